@@ -1,0 +1,1 @@
+"""Internals shared by all formats."""
