@@ -1,0 +1,155 @@
+"""Schemas and their revisions, and the check of messages against them; runs in the event loop."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pyarrow as pa
+from google.pubsub_v1.types import schema as api
+
+from penstock._core.clock import Clock
+from penstock.emulator.pubsub.rpc import RpcError, already_exists, invalid, not_found
+from penstock.emulator.pubsub.schemas import (
+    CompiledSchema,
+    Encoding,
+    MessageMismatchError,
+    SchemaDefinitionError,
+    SchemaType,
+    compile_schema,
+)
+from penstock.emulator.pubsub.wire import encode_map_entries
+
+MAX_REVISIONS = 20
+DELETED_SCHEMA = "_deleted-schema_"
+
+
+class SchemaStore:
+    """All schemas by name; each a list of revisions, oldest first."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._revisions: dict[str, list[Any]] = {}
+        self._compiled: dict[str, CompiledSchema] = {}
+
+    def names(self) -> list[str]:
+        """List the schemas."""
+        return sorted(self._revisions)
+
+    def create(self, name: str, schema: Any) -> Any:
+        """Store a new schema's first revision."""
+        if name in self._revisions:
+            raise already_exists(name)
+        self._revisions[name] = []
+        try:
+            return self._add(name, schema)
+        except RpcError:
+            del self._revisions[name]
+            raise
+
+    def commit(self, name: str, schema: Any) -> Any:
+        """Store a further revision; its type must be that of the schema."""
+        newest = self.get(name)
+        if schema.type_ != newest.type_:
+            raise invalid("schema.type", "a schema's type cannot be changed by a revision")
+        if len(self._revisions[name]) >= MAX_REVISIONS:
+            raise invalid("schema", f"the schema has {MAX_REVISIONS} revisions already")
+        return self._add(name, schema)
+
+    def _add(self, name: str, schema: Any) -> Any:
+        compiled = compile_definition(schema)
+        stored = api.Schema.pb()()
+        stored.CopyFrom(schema)
+        stored.name = name
+        stored.revision_id = secrets.token_hex(4)
+        stored.revision_create_time.FromNanoseconds(int(self._clock.time() * 1e9))
+        self._revisions[name].append(stored)
+        self._compiled[f"{name}@{stored.revision_id}"] = compiled
+        return stored
+
+    def get(self, name: str) -> Any:
+        """Give the newest revision, or the one that `name@revision` names."""
+        base, _, revision = name.partition("@")
+        for stored in reversed(self._revisions.get(base, [])):
+            if revision in ("", stored.revision_id):
+                return stored
+        raise not_found(name)
+
+    def revisions(self, name: str) -> list[Any]:
+        """List all revisions, newest first."""
+        self.get(name)
+        return list(reversed(self._revisions[name]))
+
+    def delete(self, name: str) -> None:
+        """Remove a schema with all its revisions."""
+        self.get(name)
+        del self._revisions[name]
+
+    def delete_revision(self, name: str) -> Any:
+        """Remove one revision, `name@revision`; the last one cannot go."""
+        base, _, revision = name.partition("@")
+        if not revision:
+            raise invalid("name", f"{name!r} names no revision: write schema@revision")
+        stored = self.get(name)
+        if len(self._revisions[base]) == 1:
+            raise invalid("name", "the only revision of a schema cannot be deleted")
+        self._revisions[base].remove(stored)
+        return self.get(base)
+
+    def compiled(self, stored: Any) -> CompiledSchema:
+        """Give the compiled form of a stored revision."""
+        return self._compiled[f"{stored.name}@{stored.revision_id}"]
+
+    def check(self, settings: Any, heads: pa.StructArray) -> bytes:
+        """Check messages against a topic's schema.
+
+        Returns the attributes that the service adds to them, encoded; empty without a schema.
+        """
+        if not settings.schema:
+            return b""
+        if settings.schema not in self._revisions:
+            raise invalid("schema", f"the topic's schema {settings.schema} does not exist any more")
+        allowed = self._allowed(settings)
+        encoding = Encoding(settings.encoding)
+        last = None
+        for data in heads.field("data"):
+            last = self._first_match(allowed, data.as_py(), encoding)
+        return encode_map_entries(
+            {
+                "googclient_schemaencoding": encoding.name,
+                "googclient_schemaname": settings.schema,
+                "googclient_schemarevisionid": last.revision_id if last is not None else "",
+            }
+        )
+
+    def _allowed(self, settings: Any) -> list[Any]:
+        found = self.revisions(settings.schema)
+        ids = [stored.revision_id for stored in found]
+        newest = ids.index(settings.last_revision_id) if settings.last_revision_id in ids else 0
+        oldest = len(ids) - 1
+        if settings.first_revision_id in ids:
+            oldest = ids.index(settings.first_revision_id)
+        return found[newest : oldest + 1]
+
+    def _first_match(self, allowed: list[Any], data: bytes, encoding: Encoding) -> Any:
+        reason = "no revision is allowed"
+        for stored in allowed:
+            try:
+                self.compiled(stored).check(data, encoding)
+            except MessageMismatchError as exc:
+                reason = str(exc)
+            else:
+                return stored
+        raise invalid("message.data", f"a message failed schema validation: {reason}")
+
+
+def compile_definition(schema: Any) -> CompiledSchema:
+    """Compile a google.pubsub.v1.Schema or fail with INVALID_ARGUMENT."""
+    try:
+        kind = SchemaType(schema.type_)
+    except ValueError:
+        raise invalid("schema.type", "is neither AVRO nor PROTOCOL_BUFFER") from None
+    try:
+        return compile_schema(kind, schema.definition)
+    except SchemaDefinitionError as exc:
+        raise invalid("schema.definition", str(exc)) from None
