@@ -87,6 +87,23 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "max_outstanding_bytes": (8, "int64"),
         "protocol_version": (10, "int64"),
     },
+    # What the sink and the batch read ask before they start.
+    "GetTopicRequest": {"topic": (1, "string")},
+    "GetSubscriptionRequest": {"subscription": (1, "string")},
+    "TestIamPermissionsRequest": {"resource": (1, "string"), "permissions": (2, "*string")},
+    "TestIamPermissionsResponse": {"permissions": (1, "*string")},
+    "PushConfig": {"push_endpoint": (1, "string")},
+    "BigQueryConfig": {"table": (1, "string")},
+    "CloudStorageConfig": {"bucket": (1, "string")},
+    "BigtableConfig": {"table": (1, "string")},
+    "Subscription": {
+        "push_config": (4, "PushConfig"),
+        "ack_deadline_seconds": (5, "int32"),
+        "detached": (15, "bool"),
+        "bigquery_config": (18, "BigQueryConfig"),
+        "cloud_storage_config": (22, "CloudStorageConfig"),
+        "bigtable_config": (27, "BigtableConfig"),
+    },
     "RawPublishRequest": {"topic": (1, "string"), "messages": (2, "*bytes")},
     "RawReceivedMessage": {
         "ack_id": (1, "string"),
@@ -94,13 +111,11 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "delivery_attempt": (3, "int32"),
     },
     "RawPullResponse": {"received_messages": (1, "*RawReceivedMessage")},
-    # What a server must know of a message to accept, filter and order it.
-    "MessageHead": {
-        "data": (1, "bytes"),
-        "attributes": (2, "map"),
-        "ordering_key": (5, "string"),
-    },
+    # What a server must know of a message to filter and order it, and its payload alone.
+    "MessageHead": {"attributes": (2, "map"), "ordering_key": (5, "string")},
     "PublishRequestHeads": {"messages": (2, "*MessageHead")},
+    "MessageData": {"data": (1, "bytes")},
+    "PublishRequestData": {"messages": (2, "*MessageData")},
 }
 
 

@@ -85,6 +85,10 @@ class PubSubEmulator:
         """Count the faults that struck, by kind."""
         return dict(self._call("Stats")["faults"])
 
+    def pid(self) -> int:
+        """Give the id of the process that serves."""
+        return int(self._call("Stats")["pid"])
+
     def inject(self, fault: Fault) -> None:
         """Put a fault in force."""
         self._call("Inject", **fault.to_json())
@@ -145,33 +149,33 @@ def pubsub_emulator(
 def _in_child(host: str, port: int) -> Iterator[str]:
     command = [sys.executable, "-m", "penstock.emulator.pubsub.server", host, str(port)]
     # A file takes any amount of log; a pipe that nobody reads would stop the child.
-    log = tempfile.TemporaryFile()
-    child = subprocess.Popen(  # noqa: S603 - our own module
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-    )
-    assert child.stdout is not None  # noqa: S101 - it was asked for
-    try:
-        # A child that dies ends this read; one that hangs is ended by the timer.
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(  # noqa: S603 - our own module
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        )
+        assert child.stdout is not None  # noqa: S101 - it was asked for
+        # A child that dies ends the read below; one that hangs is ended by the timer.
         timer = threading.Timer(_START_SECONDS, child.kill)
         timer.start()
-        address = child.stdout.readline().decode().strip()
-        timer.cancel()
-        if not address:
-            raise ConnectError(
-                "EMULATOR_START",
-                f"The Pub/Sub emulator on {host}:{port}",
-                f"did not start: {_last_line(log) or 'no message'}",
-                "Choose another port (0 takes a free one), or see the message",
-            )
-        yield address
-    finally:
-        # Closing its standard input ends it.
         try:
-            child.communicate(timeout=5)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.communicate()
-        log.close()
+            address = child.stdout.readline().decode().strip()
+            timer.cancel()
+            if not address:
+                raise ConnectError(
+                    "EMULATOR_START",
+                    f"The Pub/Sub emulator on {host}:{port}",
+                    f"did not start: {_last_line(log) or 'no message'}",
+                    "Choose another port (0 takes a free one), or see the message",
+                )
+            yield address
+        finally:
+            timer.cancel()
+            # Closing its standard input ends it.
+            try:
+                child.communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.communicate()
 
 
 def _last_line(log: IO[bytes]) -> str:

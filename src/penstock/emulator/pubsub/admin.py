@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from typing import Any
 
 from penstock.emulator.pubsub.faults import Fault
@@ -69,8 +70,12 @@ class AdminService:
         }
 
     def stats(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - a method
-        """Count calls by method, and faults by kind."""
-        return {"calls": self._store.calls, "faults": self._store.faults.struck}
+        """Count calls by method, and faults by kind; name the process."""
+        return {
+            "calls": self._store.calls,
+            "faults": self._store.faults.struck,
+            "pid": os.getpid(),
+        }
 
     METHODS = {  # noqa: RUF012 - read only
         "Inject": inject,

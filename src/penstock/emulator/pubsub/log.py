@@ -1,6 +1,6 @@
 """A topic's stored messages, by position; runs in the emulator's event loop, no I/O.
 
-Messages lie in Arrow arrays as the bytes that are sent to subscribers. Subscriptions hold
+Messages lie in Arrow arrays as the bytes that they were published with. Subscriptions hold
 positions, never bytes, so a message is stored once whatever the number of subscriptions.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.emulator.pubsub.columns import Column, Positions
 
@@ -40,6 +41,7 @@ class TopicLog:
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         self._small_run = 0
+        self.ids = Column(np.int64)
         self.times_us = Column(np.int64)
         self.sizes = Column(np.int32)
         self.key_codes = Column(np.int32)
@@ -61,18 +63,19 @@ class TopicLog:
         """Bytes of message data held now."""
         return sum(block.messages.nbytes for block in self._blocks if block.messages is not None)
 
-    def append(self, messages: pa.BinaryArray, keys: pa.StringArray, time_us: int) -> int:
-        """Store messages published together; returns the position of the first."""
+    def append(
+        self, messages: pa.BinaryArray, keys: pa.StringArray, first_id: int, time_us: int
+    ) -> None:
+        """Store messages published together; their ids are consecutive."""
         first, count = self.end, len(messages)
         self._blocks.append(_Block(first, messages, count))
-        offsets = np.frombuffer(messages.buffers()[1], np.int32)[: count + 1]
+        self.ids.extend(count, np.arange(first_id, first_id + count))
         self.times_us.extend(count, time_us)
-        self.sizes.extend(count, np.diff(offsets))
+        self.sizes.extend(count, pc.binary_length(messages).to_numpy(zero_copy_only=False))
         self.key_codes.extend(count, self._encode_keys(keys))
         self._small_run = self._small_run + 1 if count < _SMALL_BLOCK else 0
         if self._small_run >= _SMALL_RUN:
             self._join_small()
-        return first
 
     def take(self, positions: Positions) -> pa.BinaryArray:
         """Give the bytes of messages, by ascending position (at least one)."""
@@ -105,7 +108,7 @@ class TopicLog:
             del self._blocks[:drop]
             self._small_run = min(self._small_run, len(self._blocks))
         first = self._blocks[0].first if self._blocks else self.end
-        for column in (self.times_us, self.sizes, self.key_codes):
+        for column in (self.ids, self.times_us, self.sizes, self.key_codes):
             column.trim(first)
         for block in self._blocks:
             if block.messages is not None and not is_needed(block.first, block.end):

@@ -6,6 +6,7 @@ Each rule is checked for all messages of the request at once.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,15 +29,15 @@ def check_limits(request: PublishedMessages) -> None:
         raise invalid("messages", "the request has no messages")
     if count > MAX_MESSAGES:
         raise _too_large("message_count", count, MAX_MESSAGES)
-    data_size = pc.binary_length(request.heads.field("data")).to_numpy(zero_copy_only=False)
-    _check_most("message size", data_size, MAX_MESSAGE_BYTES)
+    if len(request.payload) > MAX_MESSAGE_BYTES:
+        _check_most("message size", _sizes(request.data), MAX_MESSAGE_BYTES)
     if request.messages.nbytes > MAX_REQUEST_BYTES:
         raise _too_large("request_size", request.messages.nbytes, MAX_REQUEST_BYTES)
-    keys = request.ordering_keys
-    _check_most("ordering_key", pc.binary_length(keys).to_numpy(), MAX_ORDERING_KEY_BYTES)
+    _check_most("ordering_key", _sizes(request.ordering_keys), MAX_ORDERING_KEY_BYTES)
     per_message = np.diff(request.attributes.offsets.to_numpy())
     _check_most("attributes_count", per_message, MAX_ATTRIBUTES)
-    if ((data_size == 0) & (per_message == 0)).any():
+    bare = per_message == 0
+    if bare.any() and (_sizes(request.data)[bare] == 0).any():
         raise invalid("messages", "a message has neither data nor attributes")
     _check_attributes(request.attributes)
 
@@ -45,16 +46,21 @@ def _check_attributes(attributes: pa.MapArray) -> None:
     keys, values = attributes.keys, attributes.items
     if not len(keys):
         return
-    sizes = pc.binary_length(keys).to_numpy()
+    sizes = _sizes(keys)
     if (sizes == 0).any():
         raise invalid("attributes", "an attribute has an empty key")
     _check_most("attribute key size", sizes, MAX_KEY_BYTES)
-    _check_most("attribute value size", pc.binary_length(values).to_numpy(), MAX_VALUE_BYTES)
+    _check_most("attribute value size", _sizes(values), MAX_VALUE_BYTES)
     if pc.any(pc.starts_with(keys, "goog")).as_py():
         raise invalid("attributes", "an attribute's key begins with 'goog', which is reserved")
 
 
-def _check_most(what: str, values: np.ndarray[tuple[int], np.dtype[np.int32]], most: int) -> None:
+def _sizes(values: pa.Array) -> npt.NDArray[np.int32]:
+    sizes: npt.NDArray[np.int32] = pc.binary_length(values).to_numpy(zero_copy_only=False)
+    return sizes
+
+
+def _check_most(what: str, values: npt.NDArray[np.int32], most: int) -> None:
     largest = int(values.max(initial=0))
     if largest > most:
         raise _too_large(what, largest, most)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-import pyarrow as pa
 from google.pubsub_v1.types import schema as api
 
 from penstock._core.clock import Clock
@@ -18,7 +17,7 @@ from penstock.emulator.pubsub.schemas import (
     SchemaType,
     compile_schema,
 )
-from penstock.emulator.pubsub.wire import encode_map_entries
+from penstock.emulator.pubsub.wire import PublishedMessages, encode_map_entries
 
 MAX_REVISIONS = 20
 DELETED_SCHEMA = "_deleted-schema_"
@@ -100,7 +99,7 @@ class SchemaStore:
         """Give the compiled form of a stored revision."""
         return self._compiled[f"{stored.name}@{stored.revision_id}"]
 
-    def check(self, settings: Any, heads: pa.StructArray) -> bytes:
+    def check(self, settings: Any, request: PublishedMessages) -> bytes:
         """Check messages against a topic's schema.
 
         Returns the attributes that the service adds to them, encoded; empty without a schema.
@@ -112,7 +111,7 @@ class SchemaStore:
         allowed = self._allowed(settings)
         encoding = Encoding(settings.encoding)
         last = None
-        for data in heads.field("data"):
+        for data in request.data:
             last = self._first_match(allowed, data.as_py(), encoding)
         return encode_map_entries(
             {

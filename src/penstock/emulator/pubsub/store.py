@@ -94,19 +94,25 @@ class Store:
         """Accept the messages of one request; returns their ids."""
         topic = self.topic(request.topic)
         check_limits(request)
-        extra = self.schemas.check(topic.settings.schema_settings, request.heads)
-        return self._append(topic, request.messages, request.heads, extra)
+        messages = request.messages
+        added = self.schemas.check(topic.settings.schema_settings, request)
+        if added:
+            messages = wire.append_to_each(messages, added)
+        return self._append(topic, messages, request.heads)
 
     def _append(
-        self, topic: Topic, messages: pa.BinaryArray, heads: pa.StructArray, extra: bytes = b""
+        self, topic: Topic, messages: pa.BinaryArray, heads: pa.StructArray
     ) -> pa.StringArray:
         ids = wire.message_ids(self._next_message_id, len(messages))
+        topic.log.append(
+            messages,
+            heads.field("ordering_key"),
+            self._next_message_id,
+            int(self.clock.time() * 1e6),
+        )
         self._next_message_id += len(messages)
-        now_us = int(self.clock.time() * 1e6)
-        stamped = wire.stamp(messages, ids, now_us, extra)
-        topic.log.append(stamped, heads.field("ordering_key"), now_us)
         topic.published += len(messages)
-        topic.published_bytes += stamped.nbytes
+        topic.published_bytes += messages.nbytes
         attributes = heads.field("attributes")
         for subscription in self.subscribers(topic):
             if subscription.backlog.extend(subscription.match_published(attributes)):
@@ -132,13 +138,17 @@ class Store:
         return self._encode(subscription, lease)
 
     def _encode(self, subscription: Subscription, lease: Lease) -> bytes:
-        encoded = wire.encode_received(
-            subscription.uid,
-            subscription.log.take(lease.positions),
-            lease.positions,
-            lease.attempts,
-            with_attempts=bool(subscription.settings.dead_letter_policy.dead_letter_topic),
+        log = subscription.log
+        delivery = wire.Delivery(
+            uid=subscription.uid,
+            messages=log.take(lease.positions),
+            ids=log.ids[lease.positions],
+            times_us=log.times_us[lease.positions],
+            positions=lease.positions,
+            attempts=lease.attempts,
         )
+        has_attempts = bool(subscription.settings.dead_letter_policy.dead_letter_topic)
+        encoded = wire.encode_received(delivery, with_attempts=has_attempts)
         if self.faults and self.faults.draw("duplicate", "*"):
             # Repeated fields append: the same bytes twice are the same messages twice.
             encoded += encoded

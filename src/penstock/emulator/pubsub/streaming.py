@@ -110,9 +110,7 @@ class PullStream:
             )
         if len(modified):
             seconds = seconds.astype(np.int32)
-            outcome = acks.modify_deadline(
-                self._store, subscription, modified, seconds, _METHOD
-            )
+            outcome = acks.modify_deadline(self._store, subscription, modified, seconds, _METHOD)
             self._confirm(subscription, outcome, "ModifyAckDeadlineConfirmation", 0x1A)
 
     def _confirm(

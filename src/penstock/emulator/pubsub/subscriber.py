@@ -123,9 +123,7 @@ class SubscriberService:
         if not len(ids):
             raise invalid("ack_ids", "No ack ids specified.")
         seconds = np.full(len(ids), request["ack_deadline_seconds"][0].as_py(), np.int32)
-        outcome = acks.modify_deadline(
-            self._store, subscription, ids, seconds, "ModifyAckDeadline"
-        )
+        outcome = acks.modify_deadline(self._store, subscription, ids, seconds, "ModifyAckDeadline")
         return _answer(subscription, outcome)
 
     def create_snapshot(self, request: Any) -> Any:

@@ -1,12 +1,13 @@
 """Wire bytes <-> Arrow for the server side; runs in the emulator's event loop, pure.
 
-Messages are stored and sent as the bytes they came in, with message id and publish time appended:
+Messages are stored as the bytes they came in, and sent with message id and publish time appended:
 in protobuf the last value of a field wins, so whatever a publisher put there is overridden. No
 Python object is made per message.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,7 @@ class PublishedMessages:
     topic: str
     messages: pa.BinaryArray
     heads: pa.StructArray
+    payload: bytes
 
     @property
     def attributes(self) -> pa.MapArray:
@@ -63,6 +65,12 @@ class PublishedMessages:
         """The ordering key of each message, empty where there is none."""
         return self.heads.field("ordering_key")
 
+    @functools.cached_property
+    def data(self) -> pa.BinaryArray:
+        """The payload of each message; a copy, so asked for only where it matters."""
+        found = decode("PublishRequestData", self.payload)["messages"].flatten()
+        return found.field("data")
+
 
 def decode_publish(payload: bytes) -> PublishedMessages:
     """Split a PublishRequest into its messages without taking them apart."""
@@ -72,6 +80,7 @@ def decode_publish(payload: bytes) -> PublishedMessages:
         topic=raw["topic"][0].as_py(),
         messages=raw["messages"].flatten(),
         heads=heads["messages"].flatten(),
+        payload=payload,
     )
 
 
@@ -86,33 +95,38 @@ def message_ids(first_id: int, count: int) -> pa.StringArray:
     return ids.cast(pa.string())
 
 
-def _varint5(value: int) -> npt.NDArray[np.uint8]:
-    """Encode in exactly five bytes: zero groups at the end are legal in a varint."""
-    groups = [(value >> (7 * i)) & 0x7F for i in range(5)]
-    return np.array([g | 0x80 for g in groups[:4]] + [groups[4]], np.uint8)
+def _varints(values: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
+    """Encode many numbers in `width` bytes each: zero groups at the end are legal in a varint."""
+    groups = (values[:, None] >> (7 * np.arange(width))) & 0x7F
+    groups[:, :-1] |= 0x80
+    encoded: npt.NDArray[np.uint8] = groups.astype(np.uint8)
+    return encoded
 
 
-def stamp(
-    messages: pa.BinaryArray, ids: pa.StringArray, time_us: int, extra: bytes = b""
-) -> pa.BinaryArray:
-    """Append message id, publish time and `extra` (encoded fields) to each message."""
-    count = len(messages)
-    seconds, micros = divmod(time_us, 1_000_000)
-    tail = np.empty((count, _STAMP_BYTES + len(extra)), np.uint8)
-    tail[:, 0] = 0x1A
-    tail[:, 1] = _ID_DIGITS
-    digits = np.frombuffer(ids.buffers()[2], np.uint8)[: count * _ID_DIGITS]
-    tail[:, 2 : 2 + _ID_DIGITS] = digits.reshape(count, _ID_DIGITS)
+def _stamps(ids: npt.NDArray[np.int64], times_us: npt.NDArray[np.int64]) -> pa.BinaryArray:
+    """Encode message id and publish time as fields that can be appended to a PubsubMessage."""
+    count = len(ids)
+    tail = np.empty((count, _STAMP_BYTES), np.uint8)
+    tail[:, :2] = (0x1A, _ID_DIGITS)
+    digits = np.frombuffer(pa.array(ids).cast(pa.string()).buffers()[2], np.uint8)
+    tail[:, 2 : 2 + _ID_DIGITS] = digits[: count * _ID_DIGITS].reshape(count, _ID_DIGITS)
     at = 2 + _ID_DIGITS
     tail[:, at : at + 3] = (0x22, 12, 0x08)
-    tail[:, at + 3 : at + 8] = _varint5(seconds)
+    tail[:, at + 3 : at + 8] = _varints(times_us // 1_000_000, 5)
     tail[:, at + 8] = 0x10
-    tail[:, at + 9 : at + 14] = _varint5(micros * 1000)
-    if extra:
-        tail[:, _STAMP_BYTES:] = np.frombuffer(extra, np.uint8)
-    width = tail.shape[1]
-    tails = pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(tail)])
-    return pc.binary_join_element_wise(messages, tails.cast(pa.binary()), b"")
+    tail[:, at + 9 : at + 14] = _varints(times_us % 1_000_000 * 1000, 5)
+    return _fixed_width(tail)
+
+
+def _fixed_width(rows: npt.NDArray[np.uint8]) -> pa.BinaryArray:
+    count, width = rows.shape
+    fixed = pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(rows)])
+    return fixed.cast(pa.binary())
+
+
+def append_to_each(messages: pa.BinaryArray, fields: bytes) -> pa.BinaryArray:
+    """Append the same encoded fields to every message."""
+    return pc.binary_join_element_wise(messages, fields, b"")
 
 
 def encode_map_entries(attributes: dict[str, str]) -> bytes:
@@ -159,45 +173,41 @@ def encode_publish_response(ids: pa.StringArray) -> bytes:
     return encode_lists("PublishResponse", {"message_ids": ids})
 
 
-def _varint4(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Encode many numbers in exactly four bytes each (zero groups at the end are legal)."""
-    groups = (values[:, None] >> np.array([0, 7, 14, 21])) & 0x7F
-    groups[:, :3] |= 0x80
-    encoded: npt.NDArray[np.uint8] = groups.astype(np.uint8)
-    return encoded
+@dataclass(frozen=True)
+class Delivery:
+    """Messages to be sent, with what the server adds to each."""
+
+    uid: int
+    messages: pa.BinaryArray
+    ids: npt.NDArray[np.int64]
+    times_us: npt.NDArray[np.int64]
+    positions: Positions
+    attempts: npt.NDArray[Any]
 
 
-def encode_received(
-    uid: int,
-    messages: pa.BinaryArray,
-    positions: Positions,
-    attempts: npt.NDArray[Any],
-    *,
-    with_attempts: bool,
-) -> bytes:
+def encode_received(delivery: Delivery, *, with_attempts: bool) -> bytes:
     """Encode the received_messages of a PullResponse or StreamingPullResponse.
 
-    Every ReceivedMessage is a head of fixed width followed by the stored bytes, so that joining
-    two columns lays the whole response out in one buffer.
+    Every ReceivedMessage is a head of fixed width, the stored bytes, and a stamp of fixed width,
+    so that joining three columns lays the whole response out in one buffer.
     """
-    count = len(messages)
-    if count == 0:
-        return b""
+    messages = delivery.messages
     sizes = pc.binary_length(messages).to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes += _STAMP_BYTES
     width = 5 + 3 + ACK_ID_CHARS + (5 if with_attempts else 0) + 5
-    head = np.empty((count, width), np.uint8)
+    head = np.empty((len(messages), width), np.uint8)
     head[:, 0] = 0x0A  # received_messages
-    head[:, 1:5] = _varint4(sizes + (width - 5))
+    head[:, 1:5] = _varints(sizes + (width - 5), 4)
     head[:, 5:8] = (0x0A, 0x80 | (ACK_ID_CHARS & 0x7F), ACK_ID_CHARS >> 7)  # ack_id
-    head[:, 8 : 8 + ACK_ID_CHARS] = _ack_id_chars(uid, positions, attempts)
     at = 8 + ACK_ID_CHARS
+    head[:, 8:at] = _ack_id_chars(delivery.uid, delivery.positions, delivery.attempts)
     if with_attempts:
         head[:, at] = 0x18  # delivery_attempt
-        head[:, at + 1 : at + 5] = _varint4(attempts.astype(np.int64))
+        head[:, at + 1 : at + 5] = _varints(delivery.attempts.astype(np.int64), 4)
     head[:, -5] = 0x12  # message
-    head[:, -4:] = _varint4(sizes)
-    heads = pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(head)])
-    joined = pc.binary_join_element_wise(heads.cast(pa.binary()), messages, b"")
+    head[:, -4:] = _varints(sizes, 4)
+    stamps = _stamps(delivery.ids, delivery.times_us)
+    joined = pc.binary_join_element_wise(_fixed_width(head), messages, stamps, b"")
     encoded: bytes = joined.buffers()[2].to_pybytes()
     return encoded
 

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints rates and ratios of one run, so that the machine's noise cancels."""
