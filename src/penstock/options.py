@@ -11,6 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, ClassVar, Self
 
 from penstock.errors import OptionError
@@ -63,6 +64,13 @@ class OptionInfo:
             return _size_text(self.default)
         return str(self.default)
 
+    @property
+    def sample_text(self) -> str:
+        """A value to show how the option is written: the example, else the default."""
+        if self.example is not None:
+            return self.example
+        return "..." if self.is_required or self.default is None else self.default_text
+
 
 def _parse_text(value: str) -> str:
     if not value.strip():
@@ -97,10 +105,13 @@ def integer(low: int, high: int | None = None) -> Parser:
 def choice(*allowed: str) -> Parser:
     """Make a parser for one of a few words."""
 
+    by_key = {word.lower(): word for word in allowed}
+
     def parse(value: str) -> str:
-        if value.strip().lower() not in allowed:
-            raise ValueError("one of " + ", ".join(allowed))
-        return value.strip().lower()
+        try:
+            return by_key[value.strip().lower()]
+        except KeyError:
+            raise ValueError("one of " + ", ".join(allowed)) from None
 
     return Parser(" | ".join(allowed), parse)
 
@@ -133,6 +144,9 @@ def _parse_duration(value: str) -> float:
         "minutes": "m",
         "hour": "h",
         "hours": "h",
+        "day": "d",
+        "days": "d",
+        "millisecond": "ms",
         "milliseconds": "ms",
     }.get(unit, unit)
     if not match or unit not in _DURATION_UNITS:
@@ -144,7 +158,8 @@ def _parse_size(value: str) -> int:
     match = _QUANTITY.fullmatch(value)
     if not match or match.group(2).lower() not in _SIZE_UNITS:
         raise ValueError("a size in bytes or with a unit, for example 9000000, 8MiB or 9MB")
-    return math.floor(float(match.group(1)) * _SIZE_UNITS[match.group(2).lower()])
+    # Exact, because a float makes 0.57GB one byte less and rounds above 2**53.
+    return math.floor(Decimal(match.group(1)) * _SIZE_UNITS[match.group(2).lower()])
 
 
 def duration(low: float = 0.0, high: float | None = None) -> Parser:
@@ -176,7 +191,8 @@ def size(low: int = 1, high: int | None = None) -> Parser:
 def _duration_text(seconds: float) -> str:
     if 0 < seconds < 1:
         return f"{seconds * 1000:g}ms"
-    return f"{seconds:g}s"
+    # More digits than :g has by itself, which would write a week and a half as 1e+06s.
+    return f"{seconds:.12g}s"
 
 
 def _size_text(count: int) -> str:
@@ -275,7 +291,7 @@ class Options:
                     "OPTION_MISSING",
                     f"Option '{info.name}' of {cls.USE}",
                     "is not set",
-                    f'Add .option("{info.name}", "{info.example or "..."}")',
+                    f'Add .option("{info.name}", "{info.sample_text}")',
                 )
         options = cls(**values)
         options.check()
@@ -294,7 +310,7 @@ class Options:
                 "OPTION_INVALID",
                 f"Option '{info.name}' of {cls.USE}",
                 f"the value {shown} is not {expected}",
-                f"For example: .option(\"{info.name}\", \"{info.example or info.default_text}\")",
+                f'For example: .option("{info.name}", "{info.sample_text}")',
             ) from None
 
     @classmethod

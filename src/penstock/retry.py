@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 # gRPC status codes, by name so that this module needs no SDK. These are the ones Google's own
 # client retries for publishing; UNKNOWN and INTERNAL are what a proxy or a broken connection in
@@ -50,6 +51,16 @@ class Backoff:
         # The exponent is bounded because factor**n overflows a float near n = 1024.
         ceiling = min(self.longest_seconds, self.first_seconds * self.factor ** min(attempt, 64))
         return max(self.floor_seconds, self.rng.uniform(0.0, ceiling))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy on another machine draws from a generator of its own: with this one's state, a
+        # fleet that was sent the same object would retry in step after all.
+        return type(self), (
+            self.first_seconds,
+            self.longest_seconds,
+            self.factor,
+            self.floor_seconds,
+        )
 
     def __iter__(self) -> Iterator[float]:
         attempt = 0

@@ -119,6 +119,26 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 }
 
 
+def _add_map_entry(message: Any) -> None:
+    entry = message.nested_type.add(name="AttributesEntry")
+    entry.options.map_entry = True
+    for name, number in (("key", 1), ("value", 2)):
+        entry.field.add(
+            name=name, number=number, label=_FIELD.LABEL_OPTIONAL, type=_FIELD.TYPE_STRING
+        )
+
+
+def _set_type(field: Any, package: str, message_name: str, kind: str) -> None:
+    if kind in _SCALARS:
+        field.type = _SCALARS[kind]
+        return
+    field.type = _FIELD.TYPE_MESSAGE
+    if kind == "map":
+        field.type_name = f".{package}.{message_name}.AttributesEntry"
+    else:
+        field.type_name = f".{package}.{kind}" if kind in _MESSAGES else kind
+
+
 def _build_file() -> Any:
     file = descriptor_pb2.FileDescriptorProto(
         name="penstock/pubsub.proto",
@@ -132,25 +152,9 @@ def _build_file() -> Any:
             field = message.field.add(name=field_name, number=number, label=_FIELD.LABEL_OPTIONAL)
             if kind.startswith("*") or kind == "map":
                 field.label = _FIELD.LABEL_REPEATED
-            kind = kind.removeprefix("*")
             if kind == "map":
-                entry = message.nested_type.add(name="AttributesEntry")
-                entry.options.map_entry = True
-                for part, part_number in (("key", 1), ("value", 2)):
-                    entry.field.add(
-                        name=part,
-                        number=part_number,
-                        label=_FIELD.LABEL_OPTIONAL,
-                        type=_FIELD.TYPE_STRING,
-                    )
-                kind = f".{file.package}.{message_name}.AttributesEntry"
-            elif kind in _MESSAGES:
-                kind = f".{file.package}.{kind}"
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
-            else:
-                field.type = _FIELD.TYPE_MESSAGE
-                field.type_name = kind
+                _add_map_entry(message)
+            _set_type(field, file.package, message_name, kind.removeprefix("*"))
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())

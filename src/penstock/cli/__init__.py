@@ -1,0 +1,1 @@
+"""The `penstock` command. Each module holds one command and only translates; nothing imports it."""
