@@ -14,8 +14,6 @@ PY = $(BIN)/python
 PIP = $(PY) -m pip --quiet --disable-pip-version-check
 INSTALLED = $(VENV)/.installed
 CODE = src tests tools benchmarks
-# Each is a program; names that begin with an underscore are their shared parts.
-BENCHMARKS = $(filter-out _%,$(patsubst benchmarks/%.py,%,$(wildcard benchmarks/*.py)))
 # What exists of it: a shallow or partial checkout lints, too.
 PRESENT = $(wildcard $(CODE))
 
@@ -42,9 +40,8 @@ fmt: $(INSTALLED) ## Format the code and repair what ruff can
 	$(BIN)/ruff check --fix-only --quiet $(PRESENT)
 	$(BIN)/ruff format $(PRESENT)
 
-bench: java ## Measure throughput against the ceilings of this machine
-	@for name in $(BENCHMARKS); do \
-		echo "== $$name"; $(PY) -m benchmarks.$$name $(ARGS) || exit 1; done
+bench: java ## Measure throughput against the ceilings of this machine (choose with ARGS="sink")
+	$(PY) -m benchmarks $(ARGS)
 
 docs: $(INSTALLED) ## Write the generated pages of docs/reference
 	$(PY) tools/gen_docs.py
@@ -66,7 +63,7 @@ lock: ## Resolve all dependencies anew and pin them in constraints.txt
 	@echo "make: constraints.txt written, $$(grep -c == constraints.txt) packages"
 
 clean: ## Remove the virtual environment, caches and build results
-	rm -rf $(VENV) build dist artifacts spark-warehouse metastore_db derby.log
+	rm -rf "$(VENV)" build dist artifacts spark-warehouse metastore_db derby.log
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(PRESENT) -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -92,19 +89,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "make: set-up complete"
 
 # A sentence instead of a stack trace where the machine lacks what we start from.
+SAY_WHERE = echo "      Say where one is: make $(or $(MAKECMDGOALS),test) PYTHON=/path/to/python3" >&2
 define require_python
 if [ -z "$(PYTHON)" ]; then \
 	echo "make: Penstock needs Python 3.11 or newer, and none is on the PATH." >&2; \
-	echo "      Install one, or say where it is: make $(or $(MAKECMDGOALS),test) PYTHON=/path/to/python3" >&2; \
-	exit 1; \
+	$(SAY_WHERE); exit 1; \
 fi; \
 if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	echo "make: Penstock needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>/dev/null || echo 'not a Python')." >&2; \
-	echo "      Say where a newer one is: make $(or $(MAKECMDGOALS),test) PYTHON=/path/to/python3" >&2; \
-	exit 1; \
+	version=$$("$(PYTHON)" --version 2>/dev/null || echo "not a Python"); \
+	echo "make: Penstock needs Python 3.11 or newer; $(PYTHON) is $$version." >&2; \
+	$(SAY_WHERE); exit 1; \
 fi; \
 if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
-	echo "make: $(PYTHON) cannot make virtual environments: the modules venv and ensurepip are missing." >&2; \
+	echo "make: $(PYTHON) lacks the modules venv and ensurepip." >&2; \
 	echo "      On Debian and Ubuntu: apt install python3-venv" >&2; \
 	exit 1; \
 fi

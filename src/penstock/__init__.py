@@ -6,6 +6,8 @@ top-level `pyspark_penstock_*` modules. This package imports no vendor SDK.
 
 from penstock.errors import (
     AccessError,
+    AgentError,
+    CheckpointError,
     ConnectError,
     MissingExtraError,
     OptionError,
@@ -21,6 +23,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessError",
+    "AgentError",
+    "CheckpointError",
     "ConnectError",
     "MissingExtraError",
     "OptionError",

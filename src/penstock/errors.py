@@ -9,7 +9,9 @@
     |-- ResourceError                     a topic or subscription is missing or unfit
     |-- ConnectError                      the service cannot be reached, or not in time
     |-- WriteRejectedError                the service refused a write for good
-    `-- WireError                         bytes that are not the protocol we speak
+    |-- WireError                         bytes that are not the protocol we speak
+    |-- CheckpointError                   a checkpoint that this query cannot go on from
+    `-- AgentError                        an executor's agent cannot go on
 
 Spark ships worker errors to the user as text, so the text alone has to identify and explain:
 a stable code, the object, the fact observed, and what to do about it. Never a secret, never a
@@ -67,6 +69,14 @@ class WriteRejectedError(PenstockError):
 
 class WireError(PenstockError):
     """Bytes on the wire are not what the protocol says."""
+
+
+class CheckpointError(PenstockError):
+    """A checkpoint is not of this source, or of a later version."""
+
+
+class AgentError(PenstockError):
+    """The process that serves an executor cannot start or go on."""
 
 
 def missing_extra(feature: str, extra: str, module: str) -> MissingExtraError:

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 
 @contextmanager
-def spark_session(master: str = "local[2]", **settings: str) -> Iterator[SparkSession]:
-    """Run a session, and end its JVM with it."""
+def spark_session(master: str = "local[2, 4]", **settings: str) -> Iterator[SparkSession]:
+    """Run a session, and end its JVM with it. Like a cluster, it tries a task four times."""
     from penstock._core.java import ensure_java
 
     ensure_java()

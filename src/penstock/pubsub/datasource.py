@@ -56,7 +56,9 @@ class PubSubDataSource(DataSource):
         return writer
 
     def streamWriter(  # noqa: N802 - Spark's name
-        self, schema: StructType, overwrite: bool  # noqa: FBT001
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamWriter:
         """Make the writer of `df.writeStream`."""
         if overwrite:

@@ -20,6 +20,7 @@ from penstock.pubsub.rows import (
     MAX_ORDERING_KEY_BYTES,
     Batch,
     Rows,
+    is_not_text,
 )
 
 # Leaves room for every attribute a message can have.
@@ -56,7 +57,8 @@ def _letters(
     cut = np.flatnonzero(lengths > MAX_DATA_BYTES)
     if len(cut):
         data = pc.binary_slice(data, 0, MAX_DATA_BYTES)
-    keyed = np.flatnonzero((key_lengths > 0) & (key_lengths <= MAX_ORDERING_KEY_BYTES))
+    has_key = (key_lengths > 0) & (key_lengths <= MAX_ORDERING_KEY_BYTES)
+    keyed = np.flatnonzero(has_key & ~is_not_text(ordering_keys))
     if isinstance(topics, str):
         topics = _repeat(topics, count)
     named = np.flatnonzero(topics.is_valid().to_numpy(zero_copy_only=False))
@@ -89,6 +91,7 @@ def _merge_attributes(
         byte_lengths(items) <= MAX_ATTRIBUTE_VALUE_BYTES
     )
     fits &= items.is_valid().to_numpy(zero_copy_only=False)
+    fits &= ~(is_not_text(keys) | is_not_text(items))
     for prefix in ("goog", "penstock_"):
         fits &= ~pc.starts_with(keys, prefix).to_numpy(zero_copy_only=False)
     # Rank among the row's fitting attributes.

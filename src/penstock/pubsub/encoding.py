@@ -215,13 +215,18 @@ def _varint_sizes(values: Ints) -> Ints:
 
 
 def _field_sizes(lengths: Ints) -> Ints:
-    # Tag, length, content; proto3 leaves an empty field out.
-    return np.where(lengths == 0, 0, 1 + _varint_sizes(lengths) + lengths)
+    # Tag, length, content.
+    return 1 + _varint_sizes(lengths) + lengths
+
+
+def _optional_sizes(lengths: Ints) -> Ints:
+    # proto3 leaves an empty field out.
+    return np.where(lengths == 0, 0, _field_sizes(lengths))
 
 
 def topic_size(topic: str) -> int:
     """Give the bytes that the topic's name takes in a request."""
-    return int(_field_sizes(np.array([len(topic.encode())], np.int64))[0])
+    return int(_optional_sizes(np.array([len(topic.encode())], np.int64))[0])
 
 
 def byte_lengths(values: pa.Array) -> Ints:
@@ -243,12 +248,13 @@ def map_spans(attributes: pa.MapArray) -> tuple[Ints, pa.Array, pa.Array]:
 
 def framed_sizes(messages: pa.RecordBatch) -> Ints:
     """Give the exact bytes that each row of MESSAGE_SCHEMA takes in a request."""
-    size = _field_sizes(byte_lengths(messages.column("data")))
-    size = size + _field_sizes(byte_lengths(messages.column("ordering_key")))
+    size = _optional_sizes(byte_lengths(messages.column("data")))
+    size = size + _optional_sizes(byte_lengths(messages.column("ordering_key")))
     offsets, keys, items = map_spans(messages.column("attributes"))
     if len(keys):
-        entries = _field_sizes(byte_lengths(keys)) + _field_sizes(byte_lengths(items))
-        entries += 1 + _varint_sizes(entries)
+        # ptars writes an entry's key even if it is empty, its value only if it is not.
+        parts = _field_sizes(byte_lengths(keys)) + _optional_sizes(byte_lengths(items))
+        entries = _field_sizes(parts)
         totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(entries)])
         size = size + totals[offsets[1:]] - totals[offsets[:-1]]
     framed: Ints = 1 + _varint_sizes(size) + size

@@ -24,6 +24,8 @@ from penstock.retry import is_transient
 
 _LOG = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 5.0
+# The least that a subscription can have.
+_LEAST_ACK_DEADLINE_SECONDS = 10
 
 # The setting that makes a subscription something else than a pull subscription.
 _OTHER_TYPES = (
@@ -46,9 +48,8 @@ def check_topics(client: Client, topics: Iterable[str]) -> None:
         try:
             client.call(GET_TOPIC, topic, request, TIMEOUT_SECONDS)
         except CallFailed as failure:
-            # Publishing needs no permission to look at the topic.
-            if failure.code != "PERMISSION_DENIED":
-                _raise_unless_passing(failure, resource)
+            if not _is_hidden(failure, resource):
+                continue
         _check_permission(client, resource, "pubsub.topics.publish")
 
 
@@ -65,12 +66,10 @@ def check_subscription(client: Client, subscription: str) -> int:
         response = client.call(GET_SUBSCRIPTION, subscription, request, TIMEOUT_SECONDS)
         ack_deadline = _check_pullable(resource, parse("Subscription", response))
     except CallFailed as failure:
-        # Pulling needs no permission to look at the subscription.
-        if failure.code != "PERMISSION_DENIED":
-            _raise_unless_passing(failure, resource)
+        if not _is_hidden(failure, resource):
+            return _LEAST_ACK_DEADLINE_SECONDS
     _check_permission(client, resource, "pubsub.subscriptions.consume")
-    # 10 seconds is the least a subscription can have.
-    return max(10, ack_deadline)
+    return max(_LEAST_ACK_DEADLINE_SECONDS, ack_deadline)
 
 
 def _check_pullable(resource: Resource, facts: pa.RecordBatch) -> int:
@@ -110,7 +109,15 @@ def _check_permission(client: Client, resource: Resource, permission: str) -> No
         )
 
 
-def _raise_unless_passing(failure: CallFailed, resource: Resource) -> None:
+def _is_hidden(failure: CallFailed, resource: Resource) -> bool:
+    """Tell whether the resource may well be there, but not for us to look at.
+
+    Publishing and pulling need no permission to look. False means that the service does not
+    answer now, and need not be asked more.
+    """
+    if failure.code == "PERMISSION_DENIED":
+        return True
     if not is_transient(failure.code):
         raise service_error(failure, resource) from failure
     _LOG.warning("cannot look at %s before the start: %s", resource.name, failure.code)
+    return False

@@ -15,7 +15,7 @@ import functools
 from typing import Any
 
 import ptars
-from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -178,3 +178,9 @@ def descriptor(message_name: str) -> Any:
 def handler(message_name: str) -> Any:
     """Give the converter between one message's wire bytes and Arrow; made once per process."""
     return _pool()[1].get_for_message(descriptor(message_name))
+
+
+@functools.cache
+def message_class(message_name: str) -> Any:
+    """Give the protobuf class of one message, for what is built one at a time."""
+    return message_factory.GetMessageClass(descriptor(message_name))

@@ -33,11 +33,15 @@ class Publisher:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._engine = PublishEngine(client, options, self._post_done, clock, backoff)
         self._most_backlog = options.max_in_flight_requests
-        # Protects the three fields below, which the caller waits on.
+        # Protects what a caller of `submit` waits on: batches that the thread has not seen,
+        # requests that are not sent, and the thread's end.
         self._state = threading.Condition()
         self._unseen = 0
         self._backlog = 0
+        self._is_over = False
         self._failure: BaseException | None = None
+        # Only the thread uses the rest.
+        self._taken = 0
         self._is_ending = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="penstock-publish", daemon=True)
@@ -51,11 +55,11 @@ class Publisher:
         """
         with self._state:
             self._state.wait_for(
-                lambda: self._failure
-                or not self._thread.is_alive()
-                or (self._unseen == 0 and self._backlog < self._most_backlog)
+                lambda: self._is_over or (self._unseen == 0 and self._backlog < self._most_backlog)
             )
             self._raise_failure()
+            if self._is_over:
+                raise RuntimeError("this publisher has been flushed or closed")
             self._unseen += 1
         self._events.put(lambda: self._add(rows))
 
@@ -85,8 +89,7 @@ class Publisher:
 
     def _add(self, rows: list[Rows]) -> None:
         self._engine.add(rows)
-        with self._state:
-            self._unseen -= 1
+        self._taken += 1
 
     def _end(self) -> None:
         self._is_ending = True
@@ -101,6 +104,8 @@ class Publisher:
                 self._take_events()
                 self._engine.pump()
                 with self._state:
+                    self._unseen -= self._taken
+                    self._taken = 0
                     self._backlog = self._engine.backlog
                     self._state.notify_all()
         except BaseException as exc:
@@ -109,6 +114,7 @@ class Publisher:
         finally:
             self._engine.abandon()
             with self._state:
+                self._is_over = True
                 self._state.notify_all()
 
     def _take_events(self) -> None:

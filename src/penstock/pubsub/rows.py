@@ -44,6 +44,7 @@ class Flaw:
 
 
 _SHORTEN = "Shorten it, or set deadLetterTopic to put such rows aside"
+_NOT_TEXT = "Encode it, with base64(...) for example, or set deadLetterTopic"
 # By code; 0 is a row without flaw. The first that applies is reported.
 FLAWS: tuple[Flaw, ...] = (
     Flaw("", "", ""),
@@ -58,9 +59,7 @@ FLAWS: tuple[Flaw, ...] = (
         "Store large payloads elsewhere and publish where they are, or set deadLetterTopic",
     ),
     Flaw("attributes", f"there are more than {MAX_ATTRIBUTES} attributes", _SHORTEN),
-    Flaw(
-        "attributes", f"a key has more than {MAX_ATTRIBUTE_KEY_BYTES} bytes of UTF-8", _SHORTEN
-    ),
+    Flaw("attributes", f"a key has more than {MAX_ATTRIBUTE_KEY_BYTES} bytes of UTF-8", _SHORTEN),
     Flaw(
         "attributes",
         "a key starts with 'goog', which the service keeps for itself",
@@ -74,7 +73,9 @@ FLAWS: tuple[Flaw, ...] = (
         "a value is null, and the service has no null",
         "Remove it with map_filter(attributes, (k, v) -> v IS NOT NULL), or set deadLetterTopic",
     ),
+    Flaw("attributes", "a key or a value is not valid UTF-8", _NOT_TEXT),
     Flaw("ordering_key", f"it has more than {MAX_ORDERING_KEY_BYTES} bytes of UTF-8", _SHORTEN),
+    Flaw("ordering_key", "it is not valid UTF-8", _NOT_TEXT),
     Flaw(
         "topic",
         "it is null, and option topicId is not set",
@@ -95,7 +96,9 @@ FLAWS: tuple[Flaw, ...] = (
     _GOOG_KEY,
     _LONG_VALUE,
     _NULL_VALUE,
+    _BAD_ATTRIBUTE,
     _LONG_ORDERING_KEY,
+    _BAD_ORDERING_KEY,
     _NO_TOPIC,
     _BAD_TOPIC,
 ) = range(len(FLAWS))
@@ -162,6 +165,9 @@ def _flag(flaws: Codes, code: int, mask: npt.NDArray[np.bool_]) -> None:
 
 
 def _complete_topics(topics: pa.StringArray, project_id: str | None, flaws: Codes) -> pa.Array:
+    is_bad = is_not_text(topics)
+    _flag(flaws, _BAD_TOPIC, is_bad)
+    topics = pc.if_else(pa.array(is_bad), pa.scalar(None, pa.string()), topics)
     encoded = topics.dictionary_encode()
     indices = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
     names = encoded.dictionary.to_pylist()
@@ -184,14 +190,29 @@ def _find_flaws(messages: pa.RecordBatch, sizes: Ints, topic_bytes: int, flaws: 
             (_GOOG_KEY, pc.starts_with(keys, "goog").to_numpy(zero_copy_only=False)),
             (_LONG_VALUE, byte_lengths(items) > MAX_ATTRIBUTE_VALUE_BYTES),
             (_NULL_VALUE, items.is_null().to_numpy(zero_copy_only=False)),
+            (_BAD_ATTRIBUTE, is_not_text(keys) | is_not_text(items)),
         ):
             flagged = np.flatnonzero(entries)
             if len(flagged):
                 mask = np.zeros(len(counts), np.bool_)
                 mask[np.searchsorted(offsets, flagged, side="right") - 1] = True
                 _flag(flaws, code, mask)
-    long_keys = byte_lengths(messages.column("ordering_key")) > MAX_ORDERING_KEY_BYTES
-    _flag(flaws, _LONG_ORDERING_KEY, long_keys)
+    ordering_keys = messages.column("ordering_key")
+    _flag(flaws, _LONG_ORDERING_KEY, byte_lengths(ordering_keys) > MAX_ORDERING_KEY_BYTES)
+    _flag(flaws, _BAD_ORDERING_KEY, is_not_text(ordering_keys))
+
+
+def is_not_text(values: pa.Array) -> npt.NDArray[np.bool_]:
+    """Find strings that are not UTF-8: Spark has them, from casts of binary; the wire must not."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            return np.ones(1, np.bool_)
+        middle = len(values) // 2
+        halves = (is_not_text(values.slice(0, middle)), is_not_text(values.slice(middle)))
+        return np.concatenate(halves)
+    return np.zeros(len(values), np.bool_)
 
 
 def group(batch: Batch, *, is_ordered: bool) -> Iterator[Rows]:

@@ -105,7 +105,7 @@ class PubSubEmulator:
         """Give a denied permission back."""
         self._call("Deny", permission=permission, allow=True)
 
-    def _call(self, method: str, **request: Any) -> dict[str, Any]:
+    def _call(self, method: str, /, **request: Any) -> dict[str, Any]:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}")
         answer = call(json.dumps(request).encode(), timeout=_CALL_SECONDS, wait_for_ready=True)
         decoded: dict[str, Any] = json.loads(answer)

@@ -112,7 +112,7 @@ def test_our_errors_are_one_message_and_exit_code_2(tmp_path: Path) -> None:
     ("command", "extra"), [("emulator pubsub --port 0", "emulator"), ("demo", "all")]
 )
 def test_missing_extra_gives_the_command_that_adds_it(command: str, extra: str) -> None:
-    done = run_without("grpc ptars", *command.split())
+    done = run_without("google grpc ptars", *command.split())
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert f"pip install 'penstock[{extra}]'\n" in done.stderr

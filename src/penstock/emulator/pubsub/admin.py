@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from penstock.emulator.pubsub.faults import Fault
-from penstock.emulator.pubsub.rpc import invalid
+from penstock.emulator.pubsub.rpc import invalid, not_found
 from penstock.emulator.pubsub.store import Store
 
 SERVICE = "penstock.emulator.Admin"
@@ -22,17 +22,25 @@ class AdminService:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        # The API's methods, which faults may name; filled by the server that binds them.
+        self.methods: set[str] = set()
 
     def inject(self, request: dict[str, Any]) -> dict[str, Any]:
         """Put a fault in force."""
         try:
-            self._store.faults.add(Fault(**request))
+            fault = Fault(**request)
         except (TypeError, ValueError) as exc:
             raise invalid("fault", str(exc)) from None
-        # Streams that wait for messages have to see it too.
+        if fault.method != "*" and fault.method not in self.methods:
+            raise invalid("fault", f"there is no method {fault.method!r}")
+        self._store.faults.add(fault)
+        self._wake_streams()
+        return {}
+
+    def _wake_streams(self) -> None:
+        """Let streams that wait for messages look at what has changed."""
         for subscription in self._store.subscriptions.values():
             subscription.notify()
-        return {}
 
     def clear_faults(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - a method
         """Take all faults back."""
@@ -46,12 +54,15 @@ class AdminService:
             self._store.denied.discard(entry)
         else:
             self._store.denied.add(entry)
+        self._wake_streams()
         return {}
 
     def counters(self, request: dict[str, Any]) -> dict[str, Any]:
         """Count what happened on one subscription."""
-        subscription = self._store.subscription(request["subscription"])
-        backlog = subscription.backlog
+        # Not by Store.subscription: to look at a subscription does not keep it from expiring.
+        if request["subscription"] not in self._store.subscriptions:
+            raise not_found(request["subscription"])
+        backlog = self._store.subscriptions[request["subscription"]].backlog
         return {
             **dataclasses.asdict(backlog.counters),
             "outstanding": backlog.outstanding,
@@ -90,7 +101,12 @@ class AdminService:
         """Serve one call."""
         try:
             request = json.loads(payload or b"{}")
+        except ValueError as exc:
+            raise invalid("request", f"is not JSON: {exc}") from None
+        if not isinstance(request, dict):
+            raise invalid("request", "is not a JSON object")
+        try:
             answer = self.METHODS[method](self, request)
-        except (KeyError, json.JSONDecodeError) as exc:
-            raise invalid("request", repr(exc)) from None
+        except KeyError as exc:
+            raise invalid("request", f"lacks {exc}") from None
         return json.dumps(answer).encode()

@@ -14,11 +14,16 @@ import numpy.typing as npt
 
 from penstock.emulator.pubsub.columns import Column, Positions
 from penstock.emulator.pubsub.log import TopicLog
+from penstock.emulator.pubsub.ordering import KeyLocks, Keys, Mask, is_after
 
-READY, LEASED, DONE, WAITING = range(4)
+READY, LEASED, WAITING, DONE = range(4)
 # The owner of a lease given by a unary Pull; streams are numbered from 1.
 NO_STREAM = 0
 _SCAN = 65_536
+# An ack id names its lease by a token: the seeks before it (high half), the attempt (low half).
+_SEEK_SHIFT = 32
+# Of how many redelivered messages the last attempt is remembered after they are forgotten.
+_MOST_REMEMBERED = 100_000
 
 
 @dataclass
@@ -44,15 +49,16 @@ class StreamLoad:
 
 @dataclass(frozen=True)
 class Lease:
-    """Messages handed out together."""
+    """Messages handed out together; the tokens go into their ack ids."""
 
     positions: Positions
     attempts: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int64]
 
 
 @dataclass
 class Backlog:
-    """State of every message of one subscription."""
+    """State of every message of one subscription; `first` is the first it was there for."""
 
     log: TopicLog
     first: int
@@ -62,6 +68,7 @@ class Backlog:
 
     def __post_init__(self) -> None:
         self._state = Column(np.uint8, self.first)
+        # Deliveries so far. DONE with 0: it was never for this subscription, or was given up.
         self._attempt = Column(np.int32, self.first)
         # LEASED: when the lease ends; WAITING: when the message becomes ready again.
         self._until = Column(np.float64, self.first)
@@ -71,9 +78,11 @@ class Backlog:
         self._outstanding = 0
         self._waiting = 0
         self._unacked = 0
-        # Per ordering key: messages out, and the stream that has them. Grown on demand.
-        self._key_out = np.zeros(1, np.int64)
-        self._key_owner = np.zeros(1, np.int32)
+        self._seeks = 0
+        self._locks = KeyLocks()
+        self._key_generation = self.log.key_generation
+        # Last attempts over 1 of acknowledged messages; the columns forget those.
+        self._last_attempts: dict[int, int] = {}
 
     @property
     def end(self) -> int:
@@ -90,7 +99,12 @@ class Backlog:
         """Messages not yet acknowledged, leased or not."""
         return self._unacked
 
-    def extend(self, matches: npt.NDArray[np.bool_]) -> int:
+    @property
+    def done_before(self) -> int:
+        """All messages before this position are done."""
+        return self._state.first
+
+    def extend(self, matches: Mask) -> int:
         """Take in newly published messages; those that do not match are done at once."""
         count = int(matches.sum())
         self._state.extend(len(matches), np.where(matches, READY, DONE))
@@ -109,12 +123,13 @@ class Backlog:
         """
         positions = self._find_ready(most, stream)
         if len(positions):
-            total = np.cumsum(self.log.sizes[positions])
+            total = np.cumsum(self.log.sizes[positions], dtype=np.int64)
             fitting = int(np.searchsorted(total, most_bytes, side="right"))
             positions = positions[: max(1, fitting)]
-        if not len(positions):
-            return Lease(positions, np.empty(0, np.int32))
         attempts = self._attempt[positions] + 1
+        tokens = self._token(attempts)
+        if not len(positions):
+            return Lease(positions, attempts, tokens)
         self._attempt[positions] = attempts
         self._state[positions] = LEASED
         self._until[positions] = until
@@ -124,44 +139,55 @@ class Backlog:
         self.counters.redelivered += int((attempts > 1).sum())
         self._add_load(positions, 1)
         if self.is_ordered:
-            keys = self._keys(positions)
-            np.add.at(self._key_out, keys, 1)
-            self._key_owner[keys] = stream
+            self._locks.take(self._keys(positions), stream)
         else:
             self._ready_from = int(positions[-1]) + 1
-        return Lease(positions, attempts)
+        return Lease(positions, attempts, tokens)
 
-    def current(
-        self, positions: Positions, attempts: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
-        """Tell which (position, attempt) pairs name a lease that still holds."""
-        inside = (positions >= self._state.first) & (positions < self.end)
-        safe = np.where(inside, positions, self._state.first)
-        if not len(self._state):
-            return np.zeros(len(positions), np.bool_)
-        held: npt.NDArray[np.bool_] = self._state[safe] == LEASED
-        same: npt.NDArray[np.bool_] = self._attempt[safe] == attempts
-        return inside & held & same
+    def current(self, positions: Positions, tokens: npt.NDArray[np.int64], now: float) -> Mask:
+        """Tell which (position, token) pairs name a lease that still holds."""
+        held = self._inside(positions)
+        inside = positions[held]
+        same = self._token(self._attempt[inside]) == tokens[held]
+        held[held] = same & (self._state[inside] == LEASED) & (self._until[inside] > now)
+        return held
 
-    def is_done(self, positions: Positions) -> npt.NDArray[np.bool_]:
-        """Tell which messages were acknowledged already (or were never for this subscription)."""
-        done = positions < self._state.first
-        inside = ~done & (positions < self.end)
-        done[inside] = self._state[positions[inside]] == DONE
+    def was_acked(self, positions: Positions, tokens: npt.NDArray[np.int64]) -> Mask:
+        """Tell which pairs name the lease under which the message was acknowledged."""
+        inside = self._inside(positions)
+        known = positions[inside]
+        last = np.ones(len(positions), np.int64)
+        last[inside] = self._attempt[known]
+        if self._last_attempts:
+            older = np.flatnonzero(positions < self._state.first)
+            last[older] = [self._last_attempts.get(p, 1) for p in positions[older].tolist()]
+        done = (positions < self._state.first) & (positions >= 0)
+        done[inside] = self._state[known] == DONE
+        done &= self._token(last) == tokens
         return done
 
     def ack(self, positions: Positions) -> int:
         """Acknowledge, whatever the state of the lease; returns how many were new."""
-        positions = np.unique(positions)
-        positions = positions[(positions >= self._state.first) & (positions < self.end)]
-        positions = positions[self._state[positions] != DONE]
-        self._leave(positions)
-        self._state[positions] = DONE
-        self._unacked -= len(positions)
+        positions = self._finish(positions)
+        again = positions[self._attempt[positions] > 1]
+        self._last_attempts.update(zip(again.tolist(), self._attempt[again].tolist(), strict=True))
+        while len(self._last_attempts) > _MOST_REMEMBERED:
+            del self._last_attempts[next(iter(self._last_attempts))]
         self.counters.acked += len(positions)
         return len(positions)
 
-    def extend_leases(self, positions: Positions, until: float | npt.NDArray[np.float64]) -> None:
+    def give_up(self, positions: Positions) -> int:
+        """Be done with messages that nobody acknowledged; they never come back by themselves."""
+        positions = self._finish(positions)
+        self._attempt[positions] = 0
+        return len(positions)
+
+    def out_of_order(self, positions: Positions) -> Mask:
+        """Tell which leases could only be acknowledged after others of the same key."""
+        out = np.setdiff1d(self._where(LEASED), positions)
+        return is_after(self._keys(positions), positions, self._keys(out), out)
+
+    def extend_leases(self, positions: Positions, until: npt.NDArray[np.float64]) -> None:
         """Set when these leases end."""
         self._until[positions] = until
 
@@ -169,20 +195,28 @@ class Backlog:
         """List the leases that have ended; the caller gives them back."""
         if not self._outstanding:
             return np.empty(0, np.int64)
-        state = self._state.window(self._state.first, self.end)
-        until = self._until.window(self._state.first, self.end)
-        found: Positions = np.flatnonzero((state == LEASED) & (until <= now)) + self._state.first
+        leased = self._where(LEASED)
+        found: Positions = leased[self._until[leased] <= now]
         return found
 
-    def give_back(self, positions: Positions) -> Positions:
+    def give_back(self, positions: Positions, *, with_acked: bool = False) -> Positions:
         """End leases without an acknowledgement; the messages become ready again.
 
         On an ordered subscription the later messages of the same keys come back with them, so
-        that they are delivered again in order. Returns every position that came back.
+        that they are delivered again in order; the service does not except those that were
+        acknowledged (`with_acked`). Returns every position that came back.
         """
         positions = np.unique(positions)
         if self.is_ordered and len(positions):
-            positions = self._with_later_of_same_key(positions)
+            state = self._state.window(self._state.first, self.end)
+            attempts = self._attempt.window(self._state.first, self.end)
+            delivered = state == LEASED
+            if with_acked:
+                delivered |= (state == DONE) & (attempts > 0)
+            others = np.flatnonzero(delivered) + self._state.first
+            later = is_after(self._keys(others), others, self._keys(positions), positions)
+            positions = np.union1d(positions, others[later])
+        self._unacked += int((self._state[positions] == DONE).sum())
         self._leave(positions)
         self._state[positions] = READY
         if len(positions):
@@ -204,41 +238,40 @@ class Backlog:
         """Make held messages ready whose time has come."""
         if not self._waiting:
             return 0
-        state = self._state.window(self._state.first, self.end)
-        until = self._until.window(self._state.first, self.end)
-        due = np.flatnonzero((state == WAITING) & (until <= now))
+        waiting = self._where(WAITING)
+        due = waiting[self._until[waiting] <= now]
         if len(due):
-            state[due] = READY
+            self._state[due] = READY
             self._waiting -= len(due)
-            self._ready_from = min(self._ready_from, self._state.first + int(due[0]))
+            self._ready_from = min(self._ready_from, int(due[0]))
         return len(due)
 
-    def seek(self, is_unacked: npt.NDArray[np.bool_], low: int) -> None:
-        """Make exactly the marked positions of [low, low + len) unacknowledged, all others done."""
-        everything = np.arange(self._state.first, self.end, dtype=np.int64)
-        self._leave(everything)
+    def seek(self, is_unacked: Mask, low: int) -> None:
+        """Make exactly the marked positions of [low, low + len) unacknowledged, all others done.
+
+        Leases end, and ack ids from before the seek name none of those that come after it.
+        """
+        self._leave(np.arange(self._state.first, self.end, dtype=np.int64))
         if low < self._state.first:
             for column in (self._state, self._attempt, self._until, self._owner):
                 column.open_front(low, 0)
         self._state.window(self._state.first, self.end)[:] = DONE
+        self._attempt.window(self._state.first, self.end)[:] = 0
         marked = low + np.flatnonzero(is_unacked)
         self._state[marked] = READY
-        self._attempt[marked] = 0
         self._unacked = len(marked)
         self._ready_from = int(marked[0]) if len(marked) else self.end
+        self._seeks += 1
+        self._last_attempts.clear()
 
-    def drop_before(self, position: int) -> None:
-        """Give up on messages older than this (their retention has passed)."""
+    def drop_before(self, position: int) -> int:
+        """Give up on messages older than this (their retention has passed); returns how many."""
         position = min(position, self.end)
         if position <= self._state.first:
-            return
-        old = np.arange(self._state.first, position, dtype=np.int64)
-        old = old[self._state[old] != DONE]
-        self._leave(old)
-        self._state[old] = DONE
-        self._unacked -= len(old)
+            return 0
+        return self.give_up(np.arange(self._state.first, position, dtype=np.int64))
 
-    def unacked_mask(self, low: int, high: int) -> npt.NDArray[np.bool_]:
+    def unacked_mask(self, low: int, high: int) -> Mask:
         """Tell for each position of [low, high) whether it is unacknowledged."""
         mask = np.zeros(high - low, np.bool_)
         start = max(low, self._state.first)
@@ -246,79 +279,98 @@ class Backlog:
             mask[start - low :] = self._state.window(start, high) != DONE
         return mask
 
+    def needed_mask(self) -> Mask:
+        """Tell for each position from `done_before` on whether it may be delivered again."""
+        state = self._state.window(self._state.first, self.end)
+        needed: Mask = state != DONE
+        if self.is_ordered and self._unacked:
+            # An acknowledged message comes back with an earlier one of its key.
+            acked = (state == DONE) & (self._attempt.window(self._state.first, self.end) > 0)
+            first = self._state.first
+            later = np.flatnonzero(acked) + first
+            open_ones = np.flatnonzero(needed) + first
+            after = is_after(self._keys(later), later, self._keys(open_ones), open_ones)
+            needed[later[after] - first] = True
+        return needed
+
     def trim(self) -> None:
         """Forget the done messages at the front."""
-        state = self._state.window(self._state.first, self.end)
         first = self.end
         if self._unacked:
+            state = self._state.window(self._state.first, self.end)
             first = self._state.first + int(np.argmax(state != DONE))
         for column in (self._state, self._attempt, self._until, self._owner):
             column.trim(first)
         self._ready_from = max(self._ready_from, first)
 
-    @property
-    def oldest_unacked(self) -> int:
-        """The oldest position that may not be acknowledged yet."""
-        return self._state.first
-
-    def needs(self, low: int, high: int) -> bool:
-        """Tell whether any message of [low, high) is unacknowledged."""
-        low = max(low, self._state.first)
-        return low < high and bool((self._state.window(low, min(high, self.end)) != DONE).any())
-
     def close_stream(self, stream: int) -> None:
         """Stop counting for a stream that is gone; its leases run on until they end."""
         self.loads.pop(stream, None)
+
+    def _token(self, attempts: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        tokens: npt.NDArray[np.int64] = attempts.astype(np.int64) | (self._seeks << _SEEK_SHIFT)
+        return tokens
+
+    def _inside(self, positions: Positions) -> Mask:
+        inside: Mask = (positions >= self._state.first) & (positions < self.end)
+        return inside
+
+    def _where(self, state: int) -> Positions:
+        window = self._state.window(self._state.first, self.end)
+        found: Positions = np.flatnonzero(window == state) + self._state.first
+        return found
 
     def _find_ready(self, most: int, stream: int) -> Positions:
         found: list[Positions] = []
         count = 0
         low = self._ready_from
+        is_first = True
         while low < self.end and count < most:
             high = min(self.end, low + _SCAN)
             ready = low + np.flatnonzero(self._state.window(low, high) == READY)
-            if not found and not len(ready):
+            # Messages that are ready, but not for this stream, must not be passed over for good.
+            is_first = is_first and not len(ready)
+            if is_first:
                 self._ready_from = high
             if self.is_ordered and len(ready):
                 ready = ready[self._may_have(ready, stream)]
             ready = ready[: most - count]
-            if len(ready):
-                found.append(ready)
-                count += len(ready)
+            found.append(ready)
+            count += len(ready)
             low = high
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate([np.empty(0, np.int64), *found])
 
-    def _may_have(self, positions: Positions, stream: int) -> npt.NDArray[np.bool_]:
+    def _may_have(self, positions: Positions, stream: int) -> Mask:
         """Tell which messages may go to this stream without breaking their key's order.
 
         The messages of one key that are out at one time are all with one stream; a unary pull
-        gets a key only when none of its messages is out.
+        gets a key only when none of its messages is out. Nothing overtakes a message that waits.
         """
         keys = self._keys(positions)
-        free: npt.NDArray[np.bool_] = (keys == 0) | (self._key_out[keys] == 0)
-        if stream == NO_STREAM:
-            return free
-        mine: npt.NDArray[np.bool_] = self._key_owner[keys] == stream
-        return free | mine
+        allowed = self._locks.is_free(keys)
+        if stream != NO_STREAM:
+            allowed |= self._locks.is_with(keys, stream)
+        if self._waiting:
+            waiting = self._where(WAITING)
+            allowed &= ~is_after(keys, positions, self._keys(waiting), waiting)
+        return allowed
 
-    def _keys(self, positions: Positions) -> npt.NDArray[np.int32]:
-        keys: npt.NDArray[np.int32] = self.log.key_codes[positions]
-        missing = int(keys.max(initial=0)) + 1 - len(self._key_out)
-        if missing > 0:
-            grow = missing + len(self._key_out)
-            self._key_out = np.concatenate([self._key_out, np.zeros(grow, np.int64)])
-            self._key_owner = np.concatenate([self._key_owner, np.zeros(grow, np.int32)])
+    def _keys(self, positions: Positions) -> Keys:
+        if self._key_generation != self.log.key_generation:
+            self._key_generation = self.log.key_generation
+            leased = self._where(LEASED)
+            self._locks.reset(self.log.key_codes[leased], self._owner[leased])
+        keys: Keys = self.log.key_codes[positions]
         return keys
 
-    def _with_later_of_same_key(self, positions: Positions) -> Positions:
-        keys = self._keys(positions)
-        earliest = np.full(len(self._key_out), self.end, np.int64)
-        np.minimum.at(earliest, keys, positions)
-        earliest[0] = self.end
-        state = self._state.window(self._state.first, self.end)
-        leased = np.flatnonzero(state == LEASED) + self._state.first
-        later = leased[leased > earliest[self._keys(leased)]]
-        return np.union1d(positions, later)
+    def _finish(self, positions: Positions) -> Positions:
+        positions = np.unique(positions)
+        positions = positions[self._inside(positions)]
+        positions = positions[self._state[positions] != DONE]
+        self._leave(positions)
+        self._state[positions] = DONE
+        self._unacked -= len(positions)
+        return positions
 
     def _leave(self, positions: Positions) -> None:
         """Take messages out of LEASED or WAITING, with all that is counted for those."""
@@ -330,7 +382,7 @@ class Backlog:
         self._outstanding -= len(leased)
         self._add_load(leased, -1)
         if self.is_ordered:
-            np.add.at(self._key_out, self._keys(leased), -1)
+            self._locks.release(self._keys(leased))
 
     def _add_load(self, positions: Positions, sign: int) -> None:
         owners = self._owner[positions]

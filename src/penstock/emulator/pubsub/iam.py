@@ -9,22 +9,43 @@ from google.iam.v1 import iam_policy_pb2, policy_pb2
 from penstock.emulator.pubsub.rpc import Code, RpcError, not_found
 from penstock.emulator.pubsub.store import Store
 
-# The permission that each method asks for; methods on projects are left open.
+# The permission that each method asks for: https://cloud.google.com/pubsub/docs/access-control
 PERMISSIONS = {
     "Publish": "pubsub.topics.publish",
-    "GetTopic": "pubsub.topics.get",
-    "DeleteTopic": "pubsub.topics.delete",
-    "UpdateTopic": "pubsub.topics.update",
     "CreateTopic": "pubsub.topics.create",
+    "GetTopic": "pubsub.topics.get",
+    "ListTopics": "pubsub.topics.list",
+    "ListTopicSubscriptions": "pubsub.topics.get",
+    "ListTopicSnapshots": "pubsub.topics.get",
+    "UpdateTopic": "pubsub.topics.update",
+    "DeleteTopic": "pubsub.topics.delete",
+    "DetachSubscription": "pubsub.topics.detachSubscription",
     "CreateSubscription": "pubsub.subscriptions.create",
     "GetSubscription": "pubsub.subscriptions.get",
+    "ListSubscriptions": "pubsub.subscriptions.list",
     "UpdateSubscription": "pubsub.subscriptions.update",
+    "ModifyPushConfig": "pubsub.subscriptions.update",
     "DeleteSubscription": "pubsub.subscriptions.delete",
     "Pull": "pubsub.subscriptions.consume",
     "StreamingPull": "pubsub.subscriptions.consume",
     "Acknowledge": "pubsub.subscriptions.consume",
     "ModifyAckDeadline": "pubsub.subscriptions.consume",
     "Seek": "pubsub.subscriptions.consume",
+    "CreateSnapshot": "pubsub.snapshots.create",
+    "GetSnapshot": "pubsub.snapshots.get",
+    "ListSnapshots": "pubsub.snapshots.list",
+    "UpdateSnapshot": "pubsub.snapshots.update",
+    "DeleteSnapshot": "pubsub.snapshots.delete",
+    "CreateSchema": "pubsub.schemas.create",
+    "GetSchema": "pubsub.schemas.get",
+    "ListSchemas": "pubsub.schemas.list",
+    "ListSchemaRevisions": "pubsub.schemas.listRevisions",
+    "CommitSchema": "pubsub.schemas.commit",
+    "RollbackSchema": "pubsub.schemas.rollback",
+    "DeleteSchema": "pubsub.schemas.delete",
+    "DeleteSchemaRevision": "pubsub.schemas.delete",
+    "ValidateSchema": "pubsub.schemas.validate",
+    "ValidateMessage": "pubsub.schemas.validate",
 }
 
 

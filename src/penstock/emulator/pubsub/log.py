@@ -7,7 +7,7 @@ positions, never bytes, so a message is stored once whatever the number of subsc
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,14 @@ import pyarrow.compute as pc
 
 from penstock.emulator.pubsub.columns import Column, Positions
 
-# Blocks smaller than this are joined once there are _SMALL_RUN of them in a row: an Arrow array
-# costs several hundred bytes, too much for a publisher that sends single messages.
+# Blocks under both sizes are joined once there are _SMALL_RUN of them in a row: an Arrow array
+# costs several hundred bytes, too much for a publisher that sends single messages. For large
+# messages that is nothing, while joining would copy them, and past 2 GiB an array cannot go.
 _SMALL_BLOCK = 512
+_SMALL_BLOCK_BYTES = 256 * 1024
 _SMALL_RUN = 64
+# Ordering keys that no stored message has are forgotten once there are this many of them.
+_IDLE_KEYS = 50_000
 
 
 @dataclass
@@ -33,6 +37,11 @@ class _Block:
     @property
     def end(self) -> int:
         return self.first + self.count
+
+    @property
+    def is_small(self) -> bool:
+        size = self.messages.nbytes if self.messages is not None else 0
+        return self.count < _SMALL_BLOCK and size < _SMALL_BLOCK_BYTES
 
 
 class TopicLog:
@@ -47,6 +56,9 @@ class TopicLog:
         self.key_codes = Column(np.int32)
         # Ordering keys as numbers; 0 means no key.
         self._codes: dict[str, int] = {"": 0}
+        # Counts how often the keys were numbered anew; who holds numbers has to compare.
+        self.key_generation = 0
+        self._newest_us = 0
 
     @property
     def first(self) -> int:
@@ -68,18 +80,25 @@ class TopicLog:
     ) -> None:
         """Store messages published together; their ids are consecutive."""
         first, count = self.end, len(messages)
-        self._blocks.append(_Block(first, messages, count))
+        block = _Block(first, messages, count)
+        self._blocks.append(block)
+        # Times are searched, so they never go back, whatever the machine's clock does.
+        self._newest_us = time_us = max(time_us, self._newest_us)
         self.ids.extend(count, np.arange(first_id, first_id + count))
         self.times_us.extend(count, time_us)
         self.sizes.extend(count, pc.binary_length(messages).to_numpy(zero_copy_only=False))
         self.key_codes.extend(count, self._encode_keys(keys))
-        self._small_run = self._small_run + 1 if count < _SMALL_BLOCK else 0
+        self._small_run = self._small_run + 1 if block.is_small else 0
         if self._small_run >= _SMALL_RUN:
             self._join_small()
 
     def take(self, positions: Positions) -> pa.BinaryArray:
         """Give the bytes of messages, by ascending position (at least one)."""
-        parts = []
+        parts = list(self.parts(positions))
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def parts(self, positions: Positions) -> Iterator[pa.BinaryArray]:
+        """Give the bytes of messages, by ascending position, as they lie: an array at a time."""
         at = 0
         while at < len(positions):
             block = self._blocks[self._block_index(int(positions[at]))]
@@ -88,11 +107,10 @@ class TopicLog:
                 raise AssertionError(f"position {positions[at]} was released while in use")
             local = positions[at:until] - block.first
             if local[-1] - local[0] + 1 == len(local):
-                parts.append(block.messages.slice(int(local[0]), len(local)))
+                yield block.messages.slice(int(local[0]), len(local))
             else:
-                parts.append(block.messages.take(pa.array(local)))
+                yield block.messages.take(pa.array(local))
             at = until
-        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def find_time(self, time_us: int) -> int:
         """Give the first position published at or after a time."""
@@ -113,6 +131,8 @@ class TopicLog:
         for block in self._blocks:
             if block.messages is not None and not is_needed(block.first, block.end):
                 block.messages = None
+        if len(self._codes) - len(self.key_codes) > _IDLE_KEYS:
+            self._forget_keys()
 
     def is_kept(self, low: int, high: int) -> bool:
         """Tell whether every message of [low, high) is still stored."""
@@ -147,9 +167,19 @@ class TopicLog:
         run = self._blocks[-self._small_run :]
         stored = [block for block in run if block.messages is not None]
         if len(stored) == len(run):
-            joined = pa.concat_arrays([block.messages for block in run])
-            self._blocks[-len(run) :] = [_Block(run[0].first, joined, len(joined))]
+            messages = pa.concat_arrays([block.messages for block in run])
+            joined = _Block(run[0].first, messages, len(messages))
+            self._blocks[-len(run) :] = [joined]
             # The joined block can be small itself; it then opens the next run.
-            self._small_run = 1 if len(joined) < _SMALL_BLOCK else 0
+            self._small_run = 1 if joined.is_small else 0
         else:
             self._small_run = 0
+
+    def _forget_keys(self) -> None:
+        """Number the keys of the stored messages anew, and forget all others."""
+        codes = self.key_codes.window(self.first, self.end)
+        used = np.union1d(codes, [0])
+        names = list(self._codes)
+        self._codes = {names[code]: number for number, code in enumerate(used.tolist())}
+        codes[:] = np.searchsorted(used, codes)
+        self.key_generation += 1

@@ -36,7 +36,7 @@ def check_labels(labels: object) -> None:
     if len(pairs) > 64:
         raise invalid("labels", f"{len(pairs)} labels, at most 64 are allowed")
     for key, value in pairs.items():
-        if not re.fullmatch(r"[^\WA-Z][\w-]{0,62}", key) or key != key.lower():
+        if not re.fullmatch(r"[^\W\dA-Z_][\w-]{0,62}", key) or key != key.lower():
             raise invalid("labels", f"the key {key!r} is not lower case or is too long")
         if not re.fullmatch(r"[\w-]{0,63}", value) or value != value.lower():
             raise invalid("labels", f"the value of {key!r} is not lower case or is too long")

@@ -22,7 +22,9 @@ def page(items: Sequence[Item], page_size: int, page_token: str) -> tuple[Sequen
         try:
             start = int(base64.urlsafe_b64decode(page_token.encode()).decode())
         except ValueError:
-            raise invalid("page_token", "is not a token of this method") from None
+            start = -1
+        if start < 0:
+            raise invalid("page_token", "is not a token of this method")
     end = start + min(page_size or DEFAULT_PAGE, LARGEST_PAGE)
     more = base64.urlsafe_b64encode(str(end).encode()).decode() if end < len(items) else ""
     return items[start:end], more

@@ -9,9 +9,9 @@ from google.pubsub_v1.types import pubsub as api
 
 from penstock.emulator.pubsub import names, wire
 from penstock.emulator.pubsub.paging import page
-from penstock.emulator.pubsub.publishing import MAX_REQUEST_BYTES
 from penstock.emulator.pubsub.resources import Topic
 from penstock.emulator.pubsub.rpc import already_exists, invalid
+from penstock.emulator.pubsub.schema_store import DELETED_SCHEMA
 from penstock.emulator.pubsub.store import Store
 
 _UPDATABLE = {
@@ -50,6 +50,12 @@ class PublisherService:
         updated = merge_masked(topic.settings, request.topic, request.update_mask, _UPDATABLE)
         self._check(updated)
         topic.settings = updated
+        for subscription in self._store.subscribers(topic):
+            subscription.settings.topic_message_retention_duration.CopyFrom(
+                updated.message_retention_duration
+            )
+            if not updated.HasField("message_retention_duration"):
+                subscription.settings.ClearField("topic_message_retention_duration")
         return updated
 
     def _check(self, settings: Any) -> None:
@@ -59,15 +65,21 @@ class PublisherService:
             if not _SHORTEST_RETENTION <= seconds <= _LONGEST_RETENTION:
                 raise invalid("message_retention_duration", f"{seconds}s is not 10m to 31d")
         if settings.schema_settings.schema:
-            self._store.schemas.get(settings.schema_settings.schema)
-            if settings.schema_settings.encoding not in (1, 2):
-                raise invalid("schema_settings.encoding", "is neither JSON nor BINARY")
+            self._check_schema(settings.schema_settings)
+
+    def _check_schema(self, settings: Any) -> None:
+        if settings.schema == DELETED_SCHEMA:
+            return
+        self._store.schemas.get(settings.schema)
+        if settings.encoding not in (1, 2):
+            raise invalid("schema_settings.encoding", "is neither JSON nor BINARY")
+        for revision in (settings.first_revision_id, settings.last_revision_id):
+            if revision:
+                self._store.schemas.get(f"{settings.schema}@{revision}")
 
     def publish(self, payload: bytes) -> bytes:
         """Publish, from wire bytes to wire bytes."""
-        if len(payload) > MAX_REQUEST_BYTES + 4096:
-            raise invalid("request_size", f"{len(payload)} bytes, at most {MAX_REQUEST_BYTES}")
-        request = decode_or_refuse(payload)
+        request = wire.decode_publish(payload)
         return wire.encode_publish_response(self._store.publish(request))
 
     def get_topic(self, request: Any) -> Any:
@@ -117,20 +129,12 @@ class PublisherService:
         return api.DetachSubscriptionResponse.pb()()
 
 
-def decode_or_refuse(payload: bytes) -> wire.PublishedMessages:
-    """Decode a PublishRequest or fail with INVALID_ARGUMENT."""
-    try:
-        return wire.decode_publish(payload)
-    except wire.MalformedRequestError as exc:
-        raise invalid("request", str(exc)) from None
-
-
 def merge_masked(current: Any, given: Any, mask: Any, updatable: set[str]) -> Any:
     """Apply an Update* request: the named fields of `given` replace those of `current`."""
     if not mask.paths:
         raise invalid("update_mask", "The update_mask in the request must be set and not empty")
     for path in mask.paths:
-        if path.split(".")[0] not in given.DESCRIPTOR.fields_by_name:
+        if not field_mask_pb2.FieldMask(paths=[path]).IsValidForDescriptor(given.DESCRIPTOR):
             raise invalid("update_mask", f"there is no field {path!r}")
         if path.split(".")[0] not in updatable:
             raise invalid("update_mask", f"the field {path!r} cannot be changed")

@@ -69,9 +69,12 @@ class Subscription:
 
     def match_stored(self, positions: Positions) -> npt.NDArray[np.bool_]:
         """Apply the filter to messages that are stored already."""
-        if not len(positions):
-            return np.zeros(0, np.bool_)
-        return self.matcher.matches(decode_heads(self.log.take(positions)).field("attributes"))
+        if not len(positions) or not self.matcher.text:
+            return np.ones(len(positions), np.bool_)
+        parts = self.log.parts(positions)
+        return np.concatenate(
+            [self.matcher.matches(decode_heads(part).field("attributes")) for part in parts]
+        )
 
     def match_published(self, attributes: pa.MapArray) -> npt.NDArray[np.bool_]:
         """Apply the filter to messages that are being published."""

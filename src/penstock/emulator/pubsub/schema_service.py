@@ -10,15 +10,17 @@ from google.pubsub_v1.types import schema as api
 from penstock.emulator.pubsub import names
 from penstock.emulator.pubsub.paging import page
 from penstock.emulator.pubsub.rpc import invalid
-from penstock.emulator.pubsub.schema_store import SchemaStore, compile_definition
+from penstock.emulator.pubsub.schema_store import DELETED_SCHEMA, compile_definition
 from penstock.emulator.pubsub.schemas import Encoding, MessageMismatchError
+from penstock.emulator.pubsub.store import Store
 
 
 class SchemaService:
     """The methods of the SchemaService."""
 
-    def __init__(self, schemas: SchemaStore) -> None:
-        self._schemas = schemas
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._schemas = store.schemas
 
     def create_schema(self, request: Any) -> Any:
         """CreateSchema."""
@@ -65,6 +67,9 @@ class SchemaService:
     def delete_schema(self, request: Any) -> Any:
         """DeleteSchema."""
         self._schemas.delete(request.name)
+        for topic in self._store.topics.values():
+            if topic.settings.schema_settings.schema == request.name:
+                topic.settings.schema_settings.schema = DELETED_SCHEMA
         return empty_pb2.Empty()
 
     def validate_schema(self, request: Any) -> Any:

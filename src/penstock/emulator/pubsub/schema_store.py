@@ -5,10 +5,17 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import pyarrow as pa
 from google.pubsub_v1.types import schema as api
 
 from penstock._core.clock import Clock
-from penstock.emulator.pubsub.rpc import RpcError, already_exists, invalid, not_found
+from penstock.emulator.pubsub.rpc import (
+    RpcError,
+    already_exists,
+    failed_precondition,
+    invalid,
+    not_found,
+)
 from penstock.emulator.pubsub.schemas import (
     CompiledSchema,
     Encoding,
@@ -29,6 +36,8 @@ class SchemaStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._revisions: dict[str, list[Any]] = {}
+        # Ids of all revisions there ever were, the deleted ones too.
+        self._order: dict[str, list[str]] = {}
         self._compiled: dict[str, CompiledSchema] = {}
 
     def names(self) -> list[str]:
@@ -39,19 +48,19 @@ class SchemaStore:
         """Store a new schema's first revision."""
         if name in self._revisions:
             raise already_exists(name)
-        self._revisions[name] = []
+        self._revisions[name], self._order[name] = [], []
         try:
             return self._add(name, schema)
         except RpcError:
-            del self._revisions[name]
+            del self._revisions[name], self._order[name]
             raise
 
     def commit(self, name: str, schema: Any) -> Any:
         """Store a further revision; its type must be that of the schema."""
-        newest = self.get(name)
-        if schema.type_ != newest.type_:
+        revisions = self._find(name)
+        if schema.type_ != revisions[-1].type_:
             raise invalid("schema.type", "a schema's type cannot be changed by a revision")
-        if len(self._revisions[name]) >= MAX_REVISIONS:
+        if len(revisions) >= MAX_REVISIONS:
             raise invalid("schema", f"the schema has {MAX_REVISIONS} revisions already")
         return self._add(name, schema)
 
@@ -61,28 +70,34 @@ class SchemaStore:
         stored.CopyFrom(schema)
         stored.name = name
         stored.revision_id = secrets.token_hex(4)
-        stored.revision_create_time.FromNanoseconds(int(self._clock.time() * 1e9))
+        stored.revision_create_time.FromMicroseconds(int(self._clock.time() * 1e6))
         self._revisions[name].append(stored)
+        self._order[name].append(stored.revision_id)
         self._compiled[f"{name}@{stored.revision_id}"] = compiled
         return stored
+
+    def _find(self, name: str) -> list[Any]:
+        if name not in self._revisions:
+            raise not_found(name)
+        return self._revisions[name]
 
     def get(self, name: str) -> Any:
         """Give the newest revision, or the one that `name@revision` names."""
         base, _, revision = name.partition("@")
-        for stored in reversed(self._revisions.get(base, [])):
+        for stored in reversed(self._find(base)):
             if revision in ("", stored.revision_id):
                 return stored
         raise not_found(name)
 
     def revisions(self, name: str) -> list[Any]:
         """List all revisions, newest first."""
-        self.get(name)
-        return list(reversed(self._revisions[name]))
+        return list(reversed(self._find(name)))
 
     def delete(self, name: str) -> None:
         """Remove a schema with all its revisions."""
-        self.get(name)
-        del self._revisions[name]
+        for stored in self._find(name):
+            del self._compiled[f"{name}@{stored.revision_id}"]
+        del self._revisions[name], self._order[name]
 
     def delete_revision(self, name: str) -> Any:
         """Remove one revision, `name@revision`; the last one cannot go."""
@@ -93,44 +108,51 @@ class SchemaStore:
         if len(self._revisions[base]) == 1:
             raise invalid("name", "the only revision of a schema cannot be deleted")
         self._revisions[base].remove(stored)
+        del self._compiled[name]
         return self.get(base)
 
     def compiled(self, stored: Any) -> CompiledSchema:
         """Give the compiled form of a stored revision."""
         return self._compiled[f"{stored.name}@{stored.revision_id}"]
 
-    def check(self, settings: Any, request: PublishedMessages) -> bytes:
+    def check(self, settings: Any, request: PublishedMessages) -> pa.BinaryArray | None:
         """Check messages against a topic's schema.
 
-        Returns the attributes that the service adds to them, encoded; empty without a schema.
+        Returns the attributes that the service adds to each, encoded; None without a schema.
         """
         if not settings.schema:
-            return b""
+            return None
         if settings.schema not in self._revisions:
-            raise invalid("schema", f"the topic's schema {settings.schema} does not exist any more")
+            raise failed_precondition("The topic's schema has been deleted.")
         allowed = self._allowed(settings)
         encoding = Encoding(settings.encoding)
-        last = None
-        for data in request.data:
-            last = self._first_match(allowed, data.as_py(), encoding)
-        return encode_map_entries(
-            {
-                "googclient_schemaencoding": encoding.name,
-                "googclient_schemaname": settings.schema,
-                "googclient_schemarevisionid": last.revision_id if last is not None else "",
-            }
-        )
+        # A revision is all that can differ: few texts, however many messages.
+        added = {
+            stored.revision_id: encode_map_entries(
+                {
+                    "googclient_schemaencoding": encoding.name,
+                    "googclient_schemaname": settings.schema,
+                    "googclient_schemarevisionid": stored.revision_id,
+                }
+            )
+            for stored in allowed
+        }
+        found = (self._first_match(allowed, data.as_py(), encoding) for data in request.data)
+        return pa.array([added[revision] for revision in found], pa.binary())
 
     def _allowed(self, settings: Any) -> list[Any]:
-        found = self.revisions(settings.schema)
-        ids = [stored.revision_id for stored in found]
-        newest = ids.index(settings.last_revision_id) if settings.last_revision_id in ids else 0
-        oldest = len(ids) - 1
-        if settings.first_revision_id in ids:
-            oldest = ids.index(settings.first_revision_id)
-        return found[newest : oldest + 1]
+        """List the revisions that a topic takes, newest first.
 
-    def _first_match(self, allowed: list[Any], data: bytes, encoding: Encoding) -> Any:
+        A deleted revision still marks its place: the range goes on at its neighbour.
+        """
+        order = self._order[settings.schema]
+        first, last = settings.first_revision_id, settings.last_revision_id
+        low = order.index(first) if first in order else 0
+        high = order.index(last) if last in order else len(order) - 1
+        inside = set(order[low : high + 1])
+        return [s for s in self.revisions(settings.schema) if s.revision_id in inside]
+
+    def _first_match(self, allowed: list[Any], data: bytes, encoding: Encoding) -> str:
         reason = "no revision is allowed"
         for stored in allowed:
             try:
@@ -138,7 +160,7 @@ class SchemaStore:
             except MessageMismatchError as exc:
                 reason = str(exc)
             else:
-                return stored
+                return str(stored.revision_id)
         raise invalid("message.data", f"a message failed schema validation: {reason}")
 
 

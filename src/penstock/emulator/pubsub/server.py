@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -20,16 +21,17 @@ from google.pubsub_v1.types import pubsub as api
 from google.pubsub_v1.types import schema as schema_api
 
 from penstock._core.clock import SYSTEM_CLOCK, Clock
-from penstock.emulator.pubsub import admin
+from penstock.emulator.pubsub import admin, wire
 from penstock.emulator.pubsub.iam import IamService, check_permission
 from penstock.emulator.pubsub.publisher import PublisherService
-from penstock.emulator.pubsub.rpc import Code, RpcError
+from penstock.emulator.pubsub.rpc import Code, RpcError, invalid
 from penstock.emulator.pubsub.schema_service import SchemaService
 from penstock.emulator.pubsub.store import Store
-from penstock.emulator.pubsub.streaming import PullStream
+from penstock.emulator.pubsub.streaming import SHORTEST_SECONDS, PullStream
 from penstock.emulator.pubsub.subscriber import SubscriberService
 from penstock.errors import ConnectError
 
+_LOGGER = logging.getLogger(__name__)
 _EXPIRE_SECONDS = 0.05
 _SWEEP_SECONDS = 0.5
 _STOP_GRACE_SECONDS = 0.2
@@ -87,15 +89,18 @@ class PubSubServer:
         swept = loop.time()
         while True:
             await asyncio.sleep(_EXPIRE_SECONDS)
-            self.store.expire()
-            if loop.time() - swept >= _SWEEP_SECONDS:
-                self.store.sweep()
-                swept = loop.time()
+            try:
+                self.store.expire()
+                if loop.time() - swept >= _SWEEP_SECONDS:
+                    self.store.sweep()
+                    swept = loop.time()
+            except Exception:  # the top of a task: without it no lease would ever end
+                _LOGGER.exception("housekeeping failed by a mistake of the emulator")
 
     def _handlers(self) -> list[grpc.GenericRpcHandler]:
         publisher = PublisherService(self.store)
         subscriber = SubscriberService(self.store)
-        schemas = SchemaService(self.store.schemas)
+        schemas = SchemaService(self.store)
         iam = IamService(self.store)
         services: dict[str, dict[str, grpc.RpcMethodHandler]] = {
             "google.pubsub.v1.Publisher": {
@@ -159,6 +164,9 @@ class PubSubServer:
                 for name in admin.AdminService.METHODS
             },
         }
+        self.admin.methods = {
+            method for name in services if name != admin.SERVICE for method in services[name]
+        }
         return [
             grpc.method_handlers_generic_handler(name, methods)
             for name, methods in services.items()
@@ -181,7 +189,7 @@ class PubSubServer:
         message = request_type.pb() if hasattr(request_type, "pb") else request_type
 
         def from_bytes(payload: bytes) -> bytes:
-            answer: bytes = serve(message.FromString(payload)).SerializeToString()
+            answer: bytes = serve(wire.parse(message, payload)).SerializeToString()
             return answer
 
         return self._raw(method, from_bytes)
@@ -205,7 +213,11 @@ class PubSubServer:
         self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
         async with _aborting(context):
-            await self._before("StreamingPull")
+            try:
+                await self._before("StreamingPull")
+            except RpcError:
+                await asyncio.sleep(SHORTEST_SECONDS)
+                raise
             await PullStream(self.store, requests, context).run()
 
     async def _before(self, method: str) -> None:
@@ -233,10 +245,18 @@ class PubSubServer:
 @contextlib.asynccontextmanager
 async def _aborting(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
     """Turn our errors into the call's status."""
+    error: RpcError | None = None
     try:
         yield
     except RpcError as exc:
-        await context.abort(exc.code, exc.message, exc.trailing_metadata())
+        error = exc
+    except wire.MalformedRequestError as exc:
+        error = invalid("request", str(exc))
+    except Exception as exc:  # the top of a call: one bad request must not take others with it
+        _LOGGER.exception("a call failed by a mistake of the emulator")
+        error = RpcError(Code.INTERNAL, f"emulator error: {exc!r}")
+    if error is not None:
+        await context.abort(error.code, error.message, error.trailing_metadata())
 
 
 def _snake_case(name: str) -> str:

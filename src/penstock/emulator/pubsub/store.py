@@ -17,7 +17,7 @@ from penstock.emulator.pubsub import wire
 from penstock.emulator.pubsub.backlog import NO_STREAM, Lease
 from penstock.emulator.pubsub.columns import Positions
 from penstock.emulator.pubsub.faults import FaultPlan
-from penstock.emulator.pubsub.names import DELETED_TOPIC
+from penstock.emulator.pubsub.names import DELETED_TOPIC, check_name
 from penstock.emulator.pubsub.publishing import check_limits
 from penstock.emulator.pubsub.resources import Snapshot, Subscription, Topic
 from penstock.emulator.pubsub.rpc import failed_precondition, not_found
@@ -26,7 +26,9 @@ from penstock.emulator.pubsub.schema_store import SchemaStore
 # The service's ids are decimal numbers too; the first has 17 digits, so that all have.
 _FIRST_MESSAGE_ID = 10**16
 RESPONSE_MESSAGES = 1000
-RESPONSE_BYTES = 8 * 2**20
+# With PUBSUB_EMULATOR_HOST the official clients make a channel without options, and that takes
+# 4 MiB at most. What is added to 1000 messages is less than the difference.
+RESPONSE_BYTES = 3 * 2**20
 
 
 class Store:
@@ -48,14 +50,18 @@ class Store:
     def topic(self, name: str) -> Topic:
         """Find a topic or fail with NOT_FOUND."""
         if name not in self.topics:
+            check_name(name, "topics", "topic")
             raise not_found(name)
         return self.topics[name]
 
     def subscription(self, name: str) -> Subscription:
-        """Find a subscription or fail with NOT_FOUND."""
+        """Find a subscription or fail with NOT_FOUND; an operation on it keeps it from expiring."""
         if name not in self.subscriptions:
+            check_name(name, "subscriptions", "subscription")
             raise not_found(name)
-        return self.subscriptions[name]
+        subscription = self.subscriptions[name]
+        subscription.last_used = self.clock.time()
+        return subscription
 
     def pullable(self, name: str) -> Subscription:
         """Find a subscription that messages can be pulled from."""
@@ -69,8 +75,14 @@ class Store:
                     f"This method is not supported for this subscription type ({kind} is set, "
                     f"resource={name})."
                 )
-        subscription.last_used = self.clock.time()
         return subscription
+
+    def snapshot(self, name: str) -> Snapshot:
+        """Find a snapshot or fail with NOT_FOUND."""
+        if name not in self.snapshots:
+            check_name(name, "snapshots", "snapshot")
+            raise not_found(name)
+        return self.snapshots[name]
 
     def subscribers(self, topic: Topic) -> list[Subscription]:
         """List the subscriptions attached to a topic."""
@@ -94,11 +106,12 @@ class Store:
         """Accept the messages of one request; returns their ids."""
         topic = self.topic(request.topic)
         check_limits(request)
-        messages = request.messages
+        messages, heads = request.messages, request.heads
         added = self.schemas.check(topic.settings.schema_settings, request)
-        if added:
+        if added is not None:
             messages = wire.append_to_each(messages, added)
-        return self._append(topic, messages, request.heads)
+            heads = wire.decode_heads(messages)
+        return self._append(topic, messages, heads)
 
     def _append(
         self, topic: Topic, messages: pa.BinaryArray, heads: pa.StructArray
@@ -112,7 +125,7 @@ class Store:
         )
         self._next_message_id += len(messages)
         topic.published += len(messages)
-        topic.published_bytes += messages.nbytes
+        topic.published_bytes += messages.total_values_length
         attributes = heads.field("attributes")
         for subscription in self.subscribers(topic):
             if subscription.backlog.extend(subscription.match_published(attributes)):
@@ -124,18 +137,24 @@ class Store:
         subscription: Subscription,
         stream: int,
         deadline_seconds: float,
-        most: int = RESPONSE_MESSAGES,
+        most: int,
         most_bytes: int = RESPONSE_BYTES,
     ) -> bytes:
         """Lease ready messages and encode them; empty when there are none."""
         until = self.clock.monotonic() + deadline_seconds
-        backlog = subscription.backlog
-        lease = backlog.lease(
-            min(most, RESPONSE_MESSAGES), min(most_bytes, RESPONSE_BYTES), until, stream
+        # While faults are in force the messages may have to be in a response twice.
+        room = RESPONSE_BYTES // 2 if self.faults else RESPONSE_BYTES
+        lease = subscription.backlog.lease(
+            min(most, RESPONSE_MESSAGES), min(most_bytes, room), until, stream
         )
         if not len(lease.positions):
             return b""
-        return self._encode(subscription, lease)
+        encoded = self._encode(subscription, lease)
+        method = "Pull" if stream == NO_STREAM else "StreamingPull"
+        if self.faults and self.faults.draw("duplicate", method):
+            # Repeated fields append: the same bytes twice are the same messages twice.
+            encoded += encoded
+        return encoded
 
     def _encode(self, subscription: Subscription, lease: Lease) -> bytes:
         log = subscription.log
@@ -146,18 +165,16 @@ class Store:
             times_us=log.times_us[lease.positions],
             positions=lease.positions,
             attempts=lease.attempts,
+            tokens=lease.tokens,
         )
         has_attempts = bool(subscription.settings.dead_letter_policy.dead_letter_topic)
-        encoded = wire.encode_received(delivery, with_attempts=has_attempts)
-        if self.faults and self.faults.draw("duplicate", "*"):
-            # Repeated fields append: the same bytes twice are the same messages twice.
-            encoded += encoded
-        return encoded
+        return wire.encode_received(delivery, with_attempts=has_attempts)
 
     def give_back(self, subscription: Subscription, positions: Positions) -> None:
         """Return unacknowledged messages: dead-letter them, hold them back, or ready them."""
         backlog = subscription.backlog
-        positions = backlog.give_back(positions)
+        # Exactly-once delivery never repeats what was acknowledged.
+        positions = backlog.give_back(positions, with_acked=not subscription.is_exactly_once)
         policy = subscription.settings.dead_letter_policy
         if policy.dead_letter_topic:
             spent = backlog.attempts(positions) >= (policy.max_delivery_attempts or 5)
@@ -183,11 +200,10 @@ class Store:
         topic = self.topics.get(subscription.settings.dead_letter_policy.dead_letter_topic)
         if topic is None or not len(positions):
             return False
-        messages = subscription.log.take(positions)
         times = subscription.log.times_us[positions]
         project, _, short = subscription.name.removeprefix("projects/").partition("/subscriptions/")
         attempts = subscription.backlog.attempts(positions)
-        for at, position in enumerate(positions):
+        for at in range(len(positions)):
             published = np.datetime64(int(times[at]), "us")
             extra = wire.encode_map_entries(
                 {
@@ -197,10 +213,10 @@ class Store:
                     "CloudPubSubDeadLetterSourceTopicPublishTime": f"{published}+00:00",
                 }
             )
-            message = pa.array([messages[at].as_py() + extra], pa.binary())
+            stored = subscription.log.take(positions[at : at + 1])
+            message = wire.append_to_each(stored, extra)
             self._append(topic, message, wire.decode_heads(message))
-            subscription.backlog.ack(np.array([position]))
-        subscription.backlog.counters.acked -= len(positions)
+        subscription.backlog.give_up(positions)
         subscription.backlog.counters.dead_lettered += len(positions)
         return True
 
@@ -228,7 +244,8 @@ class Store:
                 continue
             kept = subscription.settings.message_retention_duration.ToSeconds()
             oldest = subscription.log.find_time(int((now - kept) * 1e6))
-            subscription.backlog.drop_before(oldest)
+            if subscription.backlog.drop_before(oldest):
+                subscription.notify()
             subscription.backlog.trim()
         for topic in self.topics.values():
             self._release(topic.log, self._users(topic.log), self._retained_from(topic))
@@ -239,7 +256,8 @@ class Store:
             self._release(log, self._users(log), log.end)
 
     def _users(self, log: Any) -> list[Subscription]:
-        return [s for s in self.subscriptions.values() if s.log is log]
+        # A detached subscription has lost its messages, and gets no more.
+        return [s for s in self.subscriptions.values() if s.log is log and not s.settings.detached]
 
     def _retained_from(self, topic: Topic) -> int:
         kept = topic.settings.message_retention_duration.ToSeconds()
@@ -254,14 +272,15 @@ class Store:
         for subscription in retainers:
             kept = subscription.settings.message_retention_duration.ToSeconds()
             retained_from = min(retained_from, log.find_time(int((now - kept) * 1e6)))
-        oldest = [s.backlog.oldest_unacked for s in users] + [s.low for s in holders]
+        oldest = [s.backlog.done_before for s in users] + [s.low for s in holders]
         keep_from = min([retained_from, *oldest])
+        needed = [(s.backlog.done_before, s.backlog.needed_mask()) for s in users]
 
         def is_needed(low: int, high: int) -> bool:
             return (
                 high > retained_from
                 or any(s.needs(low, high) for s in holders)
-                or any(s.backlog.needs(low, high) for s in users)
+                or any(mask[max(0, low - at) : max(0, high - at)].any() for at, mask in needed)
             )
 
         log.release(keep_from, is_needed)
@@ -269,8 +288,11 @@ class Store:
     def delete_topic(self, topic: Topic) -> None:
         """Remove a topic; its subscriptions keep what they have."""
         del self.topics[topic.name]
-        for subscription in self._users(topic.log):
+        for subscription in self.subscriptions.values():
+            if subscription.log is not topic.log:
+                continue
             subscription.settings.topic = DELETED_TOPIC
+            subscription.settings.ClearField("topic_message_retention_duration")
 
     def delete_subscription(self, subscription: Subscription) -> None:
         """Remove a subscription and end its streams."""

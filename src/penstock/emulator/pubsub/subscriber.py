@@ -9,17 +9,16 @@ import numpy as np
 from google.protobuf import empty_pb2
 from google.pubsub_v1.types import pubsub as api
 
-from penstock.emulator.pubsub import acks, names, subscriptions, wire
+from penstock.emulator.pubsub import acks, names, replay, subscriptions, wire
 from penstock.emulator.pubsub.backlog import NO_STREAM
 from penstock.emulator.pubsub.paging import page
 from penstock.emulator.pubsub.publisher import merge_masked
-from penstock.emulator.pubsub.resources import Snapshot, Subscription
-from penstock.emulator.pubsub.rpc import already_exists, failed_precondition, invalid, not_found
+from penstock.emulator.pubsub.resources import Subscription
+from penstock.emulator.pubsub.rpc import invalid, not_found
 from penstock.emulator.pubsub.store import Store
 
 # How long a Pull without messages waits. The service's own time is not documented.
 PULL_WAIT_SECONDS = 5.0
-_SNAPSHOT_SECONDS = 7 * 86400
 
 
 class SubscriberService:
@@ -55,7 +54,11 @@ class SubscriberService:
     def modify_push_config(self, request: Any) -> Any:
         """ModifyPushConfig."""
         subscription = self._store.subscription(request.subscription)
-        subscription.settings.push_config.CopyFrom(request.push_config)
+        updated = type(subscription.settings)()
+        updated.CopyFrom(subscription.settings)
+        updated.push_config.CopyFrom(request.push_config)
+        subscriptions.check(self._store, updated)
+        subscription.settings = updated
         subscription.notify()
         return empty_pb2.Empty()
 
@@ -77,7 +80,7 @@ class SubscriberService:
 
     async def pull(self, payload: bytes) -> bytes:
         """Pull, from wire bytes to wire bytes; waits a while for the first message."""
-        request = _parse(api.PullRequest, payload)
+        request = wire.parse(api.PullRequest.pb(), payload)
         if request.max_messages < 1:
             raise invalid("max_messages", f"{request.max_messages} is not positive")
         subscription = self._store.pullable(request.subscription)
@@ -91,7 +94,9 @@ class SubscriberService:
                 while not found:
                     await waiter.wait()
                     waiter.clear()
-                    self._store.pullable(request.subscription)
+                    if subscription.is_deleted:
+                        raise not_found(subscription.name)
+                    self._store.pullable(subscription.name)
                     found = self._lease(subscription, request.max_messages)
         except TimeoutError:
             pass
@@ -106,7 +111,7 @@ class SubscriberService:
     def acknowledge(self, payload: bytes) -> bytes:
         """Acknowledge, from wire bytes."""
         acks.check_size(payload)
-        request = _columns("AcknowledgeRequest", payload)
+        request = wire.decode("AcknowledgeRequest", payload)
         subscription = self._store.pullable(request["subscription"][0].as_py())
         ids = request["ack_ids"].flatten()
         if not len(ids):
@@ -117,7 +122,7 @@ class SubscriberService:
     def modify_ack_deadline(self, payload: bytes) -> bytes:
         """ModifyAckDeadline, from wire bytes."""
         acks.check_size(payload)
-        request = _columns("ModifyAckDeadlineRequest", payload)
+        request = wire.decode("ModifyAckDeadlineRequest", payload)
         subscription = self._store.pullable(request["subscription"][0].as_py())
         ids = request["ack_ids"].flatten()
         if not len(ids):
@@ -128,40 +133,21 @@ class SubscriberService:
 
     def create_snapshot(self, request: Any) -> Any:
         """CreateSnapshot."""
-        names.check_name(request.name, "snapshots")
-        names.check_labels(request.labels)
-        if request.name in self._store.snapshots:
-            raise already_exists(request.name)
-        subscription = self._store.subscription(request.subscription)
-        if subscription.settings.detached or subscription.settings.topic == names.DELETED_TOPIC:
-            raise failed_precondition("The subscription has no topic any more.")
-        backlog = subscription.backlog
-        settings = api.Snapshot.pb()(name=request.name, topic=subscription.settings.topic)
-        settings.labels.update(request.labels)
-        settings.expire_time.FromSeconds(int(self._store.clock.time()) + _SNAPSHOT_SECONDS)
-        low = backlog.oldest_unacked
-        self._store.snapshots[request.name] = Snapshot(
-            settings, subscription.log, low, backlog.unacked_mask(low, backlog.end)
-        )
-        return settings
-
-    def _snapshot(self, name: str) -> Snapshot:
-        if name not in self._store.snapshots:
-            raise not_found(name)
-        return self._store.snapshots[name]
+        return replay.create_snapshot(self._store, request)
 
     def get_snapshot(self, request: Any) -> Any:
         """GetSnapshot."""
-        return self._snapshot(request.snapshot).settings
+        return self._store.snapshot(request.snapshot).settings
 
     def update_snapshot(self, request: Any) -> Any:
         """UpdateSnapshot."""
-        snapshot = self._snapshot(request.snapshot.name)
-        snapshot.settings = merge_masked(
+        snapshot = self._store.snapshot(request.snapshot.name)
+        updated = merge_masked(
             snapshot.settings, request.snapshot, request.update_mask, {"labels", "expire_time"}
         )
-        names.check_labels(snapshot.settings.labels)
-        return snapshot.settings
+        names.check_labels(updated.labels)
+        snapshot.settings = updated
+        return updated
 
     def list_snapshots(self, request: Any) -> Any:
         """ListSnapshots."""
@@ -176,44 +162,14 @@ class SubscriberService:
 
     def delete_snapshot(self, request: Any) -> Any:
         """DeleteSnapshot."""
-        self._snapshot(request.snapshot)
+        self._store.snapshot(request.snapshot)
         del self._store.snapshots[request.snapshot]
         return empty_pb2.Empty()
 
     def seek(self, request: Any) -> Any:
         """Seek, to a time or to a snapshot."""
-        subscription = self._store.subscription(request.subscription)
-        if subscription.settings.detached:
-            raise failed_precondition("The subscription is detached.")
-        target = request.WhichOneof("target")
-        if target is None:
-            raise invalid("target", "neither time nor snapshot is set")
-        if target == "snapshot":
-            snapshot = self._snapshot(request.snapshot)
-            if snapshot.log is not subscription.log:
-                raise invalid("snapshot", "it was taken of a subscription of another topic")
-            self._seek(subscription, snapshot.low, snapshot)
-        else:
-            time_us = request.time.ToNanoseconds() // 1000
-            self._seek(subscription, subscription.log.find_time(time_us), None)
-        subscription.notify()
+        replay.seek(self._store, request)
         return api.SeekResponse.pb()()
-
-    @staticmethod
-    def _seek(subscription: Subscription, low: int, snapshot: Snapshot | None) -> None:
-        """Make the messages from `low` on unacknowledged, but for those a snapshot had acked.
-
-        What is not stored any more, or does not pass the filter, stays done.
-        """
-        log = subscription.log
-        kept = log.kept_positions(low, log.end)
-        wanted = subscription.match_stored(kept)
-        if snapshot is not None:
-            early = kept < snapshot.end
-            wanted[early] &= snapshot.unacked[kept[early] - snapshot.low]
-        mask = np.zeros(log.end - low, np.bool_)
-        mask[kept[wanted] - low] = True
-        subscription.backlog.seek(mask, low)
 
 
 def _answer(subscription: Subscription, outcome: acks.AckOutcome) -> bytes:
@@ -222,17 +178,3 @@ def _answer(subscription: Subscription, outcome: acks.AckOutcome) -> bytes:
         if error is not None:
             raise error
     return b""
-
-
-def _columns(message_name: str, payload: bytes) -> dict[str, Any]:
-    try:
-        return wire.decode(message_name, payload)
-    except wire.MalformedRequestError as exc:
-        raise invalid("request", str(exc)) from None
-
-
-def _parse(message: Any, payload: bytes) -> Any:
-    try:
-        return message.pb().FromString(payload)
-    except Exception as exc:  # protobuf's DecodeError differs between its implementations
-        raise invalid("request", str(exc)) from None

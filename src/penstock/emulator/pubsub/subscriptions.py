@@ -41,6 +41,8 @@ def create(store: Store, request: Any) -> Subscription:
     settings = api.Subscription.pb()()
     settings.CopyFrom(request)
     settings.state = api.Subscription.State.ACTIVE
+    for output_only in ("detached", "topic_message_retention_duration"):
+        settings.ClearField(output_only)
     fill_defaults(settings)
     if topic.settings.HasField("message_retention_duration"):
         settings.topic_message_retention_duration.CopyFrom(
@@ -66,7 +68,7 @@ def create(store: Store, request: Any) -> Subscription:
 def fill_defaults(settings: Any) -> None:
     """Set what the service sets when the caller leaves it out."""
     if not settings.ack_deadline_seconds:
-        settings.ack_deadline_seconds = 10
+        settings.ack_deadline_seconds = 60 if settings.enable_exactly_once_delivery else 10
     if not settings.HasField("message_retention_duration"):
         settings.message_retention_duration.FromSeconds(7 * _DAY)
     if not settings.HasField("expiration_policy"):

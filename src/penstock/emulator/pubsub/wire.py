@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf import message
 
 from penstock.emulator.pubsub.columns import Positions
 from penstock.pubsub.protos import handler
@@ -22,7 +23,7 @@ from penstock.pubsub.protos import handler
 # Real ack ids were seen at 188 to 194 characters. Ours are as long, so that a client that packs
 # too many into one request meets the same limit here as in production.
 ACK_ID_CHARS = 188
-_ACK_TAIL = 40  # subscription uid (8 hex digits), position (16), delivery attempt (16)
+_ACK_TAIL = 40  # subscription uid (8 hex digits), position (16), the lease's token (16)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UNHEX = np.full(256, 255, np.uint8)
 _UNHEX[_HEX] = np.arange(16, dtype=np.uint8)
@@ -44,6 +45,14 @@ def decode(message_name: str, payload: bytes) -> dict[str, Any]:
     except ValueError as exc:
         raise MalformedRequestError(str(exc)) from None
     return {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+
+
+def parse(message_type: Any, payload: bytes) -> Any:
+    """Read wire bytes into a protobuf message."""
+    try:
+        return message_type.FromString(payload)
+    except message.DecodeError as exc:
+        raise MalformedRequestError(str(exc)) from None
 
 
 @dataclass(frozen=True)
@@ -124,8 +133,8 @@ def _fixed_width(rows: npt.NDArray[np.uint8]) -> pa.BinaryArray:
     return fixed.cast(pa.binary())
 
 
-def append_to_each(messages: pa.BinaryArray, fields: bytes) -> pa.BinaryArray:
-    """Append the same encoded fields to every message."""
+def append_to_each(messages: pa.BinaryArray, fields: bytes | pa.BinaryArray) -> pa.BinaryArray:
+    """Append encoded fields to messages: the same to all, or to each its own."""
     return pc.binary_join_element_wise(messages, fields, b"")
 
 
@@ -183,6 +192,8 @@ class Delivery:
     times_us: npt.NDArray[np.int64]
     positions: Positions
     attempts: npt.NDArray[Any]
+    # What the ack ids name the lease by; the attempts if not given.
+    tokens: npt.NDArray[Any] | None = None
 
 
 def encode_received(delivery: Delivery, *, with_attempts: bool) -> bytes:
@@ -200,7 +211,8 @@ def encode_received(delivery: Delivery, *, with_attempts: bool) -> bytes:
     head[:, 1:5] = _varints(sizes + (width - 5), 4)
     head[:, 5:8] = (0x0A, 0x80 | (ACK_ID_CHARS & 0x7F), ACK_ID_CHARS >> 7)  # ack_id
     at = 8 + ACK_ID_CHARS
-    head[:, 8:at] = _ack_id_chars(delivery.uid, delivery.positions, delivery.attempts)
+    tokens = delivery.attempts if delivery.tokens is None else delivery.tokens
+    head[:, 8:at] = _ack_id_chars(delivery.uid, delivery.positions, tokens)
     if with_attempts:
         head[:, at] = 0x18  # delivery_attempt
         head[:, at + 1 : at + 5] = _varints(delivery.attempts.astype(np.int64), 4)
@@ -213,14 +225,14 @@ def encode_received(delivery: Delivery, *, with_attempts: bool) -> bytes:
 
 
 def _ack_id_chars(
-    uid: int, positions: Positions, attempts: npt.NDArray[Any]
+    uid: int, positions: Positions, tokens: npt.NDArray[Any]
 ) -> npt.NDArray[np.uint8]:
     count = len(positions)
     text = np.full((count, ACK_ID_CHARS), ord("P"), np.uint8)
     numbers = np.empty((count, _ACK_TAIL // 2), np.uint8)
     numbers[:, :4] = np.frombuffer(uid.to_bytes(4, "big"), np.uint8)
     numbers[:, 4:12] = positions.astype(">i8").view(np.uint8).reshape(count, 8)
-    numbers[:, 12:] = attempts.astype(">i8").view(np.uint8).reshape(count, 8)
+    numbers[:, 12:] = tokens.astype(">i8").view(np.uint8).reshape(count, 8)
     text[:, -_ACK_TAIL::2] = _HEX[numbers >> 4]
     text[:, 1 - _ACK_TAIL :: 2] = _HEX[numbers & 15]
     return text
@@ -232,7 +244,7 @@ class AckIds:
 
     known: npt.NDArray[np.bool_]
     positions: Positions
-    attempts: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.int64]
 
 
 def decode_ack_ids(uid: int, ack_ids: pa.StringArray) -> AckIds:
@@ -255,5 +267,5 @@ def decode_ack_ids(uid: int, ack_ids: pa.StringArray) -> AckIds:
     numbers = np.ascontiguousarray(numbers)
     uids = np.ascontiguousarray(numbers[:, :4]).view(">u4")[:, 0]
     positions = np.ascontiguousarray(numbers[:, 4:12]).view(">i8")[:, 0].astype(np.int64)
-    attempts = np.ascontiguousarray(numbers[:, 12:]).view(">i8")[:, 0].astype(np.int64)
-    return AckIds(known & (uids == uid), positions, attempts)
+    tokens = np.ascontiguousarray(numbers[:, 12:]).view(">i8")[:, 0].astype(np.int64)
+    return AckIds(known & (uids == uid), positions, tokens)
