@@ -101,7 +101,7 @@ def test_command_and_fixture_are_registered(wheel: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         text = archive.read(name).decode()
     assert "penstock = penstock.cli.main:main" in text
-    assert "penstock = penstock.testing.plugin" in text
+    assert "penstock = penstock.pytest_plugin" in text
 
 
 def test_constraints_name_versions_and_nothing_of_a_machine() -> None:

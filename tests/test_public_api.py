@@ -62,4 +62,4 @@ def test_import_brings_no_sdk(module: str) -> None:
 
 def test_pytest_plugin_is_light() -> None:
     """Every pytest run on a machine with Penstock loads it."""
-    assert modules_after("import penstock.testing.plugin") & (set(SDKS) - {"pyspark"}) == set()
+    assert modules_after("import penstock.pytest_plugin") & (set(SDKS) - {"pyspark"}) == set()

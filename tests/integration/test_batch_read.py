@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ def test_messages_delivered_twice_are_one_row(spark: SparkSession, pubsub: Servi
     """A duplicate within one read is dropped, and both leases are handed back."""
     topic, subscription = pubsub.pair()
     pubsub.publish(topic, 20)
-    pubsub.inject(Fault(kind="duplicate", method="Pull"))
+    pubsub.emulator.inject(Fault(kind="duplicate", method="Pull"))
     assert numbers(load(spark, pubsub, subscription, maxMessages=100)) == list(range(20))
     pubsub.emulator.clear_faults()
     assert_nothing_consumed(pubsub, subscription, 20)
@@ -132,7 +133,7 @@ def test_passing_failures_are_ridden_out(spark: SparkSession, pubsub: Service) -
     topic, subscription = pubsub.pair()
     pubsub.publish(topic, 20)
     for method in ("Pull", "ModifyAckDeadline"):
-        pubsub.inject(Fault(kind="error", method=method, count=2))
+        pubsub.emulator.inject(Fault(kind="error", method=method, count=2))
     assert numbers(load(spark, pubsub, subscription, maxMessages=20)) == list(range(20))
     assert_nothing_consumed(pubsub, subscription, 20)
 
@@ -158,6 +159,23 @@ FILTERS = [
 ]
 
 
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_filter_works_where_spark_does_not_push_filters(
+    spark: SparkSession, keyed: tuple[Service, str]
+) -> None:
+    """Spark's default is not to push; a reader that could take filters must not be refused."""
+    pubsub, subscription = keyed
+    frame = load(spark, pubsub, subscription, maxMessages=30)
+    assert numbers(frame.where("ordering_key = 'a'")) == list(range(10, 20))
+
+
+@pytest.mark.usefixtures("pushdown")
 @pytest.mark.parametrize("condition", FILTERS)
 def test_a_filter_gives_the_same_rows_pushed_or_not(
     spark: SparkSession, keyed: tuple[Service, str], condition: str
@@ -190,6 +208,7 @@ def keyed(running_service: Service) -> tuple[Service, str]:
     return running_service, subscription
 
 
+@pytest.mark.usefixtures("pushdown")
 def test_a_comparison_of_publish_time_is_pushed_down(
     spark: SparkSession, keyed: tuple[Service, str]
 ) -> None:

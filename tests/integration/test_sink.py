@@ -126,7 +126,7 @@ def test_a_killed_worker_loses_nothing(spark: SparkSession, pubsub: Service) -> 
     """SIGKILL in the middle of a write: Spark runs the task again, and every row is there."""
     topic, subscription = pubsub.pair()
     port = int(pubsub.emulator.address.rsplit(":", 1)[1])
-    pubsub.inject(Fault(kind="latency", method="Publish", seconds=0.1))
+    pubsub.emulator.inject(Fault(kind="latency", method="Publish", seconds=0.1))
     killed: list[int] = []
 
     def kill() -> None:
@@ -157,8 +157,8 @@ def test_a_storm_of_passing_failures_is_ridden_out(
 ) -> None:
     """Failures that pass cost time and nothing else."""
     topic, subscription = pubsub.pair()
-    pubsub.inject(Fault(kind="error", method="Publish", code=code, count=10))
-    pubsub.inject(Fault(kind="error", method="Publish", code=code, probability=0.3))
+    pubsub.emulator.inject(Fault(kind="error", method="Publish", code=code, count=10))
+    pubsub.emulator.inject(Fault(kind="error", method="Publish", code=code, probability=0.3))
     save(numbered(spark, 20_000), pubsub, topic)
     assert sorted(pubsub.numbers(subscription)) == list(range(20_000))
     assert pubsub.emulator.faults_struck()["error"] >= 10
@@ -167,7 +167,7 @@ def test_a_storm_of_passing_failures_is_ridden_out(
 def test_lost_responses_make_duplicates_and_no_loss(spark: SparkSession, pubsub: Service) -> None:
     """What was stored but not confirmed is sent again: at least once."""
     topic, subscription = pubsub.pair()
-    pubsub.inject(Fault(kind="lose_response", method="Publish", count=3))
+    pubsub.emulator.inject(Fault(kind="lose_response", method="Publish", count=3))
     save(numbered(spark, 20_000), pubsub, topic)
     numbers = pubsub.numbers(subscription)
     assert set(numbers) == set(range(20_000))
@@ -313,7 +313,7 @@ def test_ordering_keys_keep_their_order_under_faults(
 ) -> None:
     """Messages of one key arrive in the order of the rows, also across retries."""
     topic, subscription = pubsub.pair(enable_message_ordering=True)
-    pubsub.inject(Fault(kind=kind, method="Publish", probability=0.3))
+    pubsub.emulator.inject(Fault(kind=kind, method="Publish", probability=0.3))
     frame = spark.range(0, 2000, 1, 2).selectExpr(
         "cast(id as string) as data", "if(id % 7 = 0, null, cast(id % 7 as string)) as ordering_key"
     )
@@ -351,7 +351,7 @@ def test_a_service_that_stops_answering_ends_in_the_flush_timeout(
     """A stream whose service goes silent fails with our error."""
     topic = pubsub.topic()
     numbered(spark, 10, 1).write.parquet(str(tmp_path / "in"))
-    pubsub.inject(Fault(kind="latency", method="Publish", seconds=30))
+    pubsub.emulator.inject(Fault(kind="latency", method="Publish", seconds=30))
     query = stream(spark, tmp_path, pubsub, topic, flushTimeout="1s")
     with pytest.raises(Exception, match=r"PENSTOCK_FLUSH_TIMEOUT.*" + topic):
         query.awaitTermination(120)

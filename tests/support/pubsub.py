@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +13,7 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from google.pubsub_v1.services.schema_service.transports import SchemaServiceGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from penstock.emulator.pubsub.admin import SERVICE as ADMIN_SERVICE
-from penstock.testing import Fault, PubSubEmulator, pubsub_emulator
+from penstock.testing import PubSubEmulator, pubsub_emulator
 
 PROJECT = "tests"
 PullRequest = pubsub_v1.PullRequest.pb()
@@ -46,11 +44,6 @@ class Service:
             response_deserializer=PullResponse.FromString,
         )
         self._numbers = itertools.count()
-
-    def inject(self, fault: Fault) -> None:
-        """Put a fault in force, by the admin call that `PubSubEmulator.inject` makes."""
-        call = self.channel.unary_unary(f"/{ADMIN_SERVICE}/Inject")
-        call(json.dumps(fault.to_json()).encode(), timeout=10)
 
     def topic(self, **settings: Any) -> str:
         """Make a topic; gives its full name."""

@@ -113,12 +113,16 @@ class Service:
 class RawStream:
     """One StreamingPull, as the generated client offers it; a thread reads the responses."""
 
-    def __init__(self, client: Any, subscription: str, **opening: Any) -> None:
+    def __init__(
+        self, client: Any, subscription: str, *, acks: bool = False, **opening: Any
+    ) -> None:
+        self._acks = acks
         self._requests: queue.SimpleQueue[types.StreamingPullRequest | None] = queue.SimpleQueue()
         opening = {"stream_ack_deadline_seconds": 10, **opening}
         self._requests.put(types.StreamingPullRequest(subscription=subscription, **opening))
         self._call = client.streaming_pull(requests=iter(self._requests.get, None), timeout=60)
         self.responses: list[types.StreamingPullResponse] = []
+        self.received: list[types.ReceivedMessage] = []
         self.error: Exception | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, name="raw-stream")
@@ -127,6 +131,10 @@ class RawStream:
     def _read(self) -> None:
         try:
             for response in self._call:
+                received = list(response.received_messages)
+                if self._acks and received:
+                    self.ack(received)
+                self.received.extend(received)
                 self.responses.append(response)
         except exceptions.GoogleAPICallError as exc:
             self.error = exc
@@ -146,16 +154,12 @@ class RawStream:
         )
 
     @property
-    def received(self) -> list[types.ReceivedMessage]:
-        return [message for response in self.responses for message in response.received_messages]
-
-    @property
     def data(self) -> list[bytes]:
         return [received.message.data for received in self.received]
 
     def wait_received(self, count: int) -> list[types.ReceivedMessage]:
         """Wait until exactly so many messages have come in all."""
-        return wait_for(lambda: self.received, lambda seen: len(seen) == count)
+        return wait_for(lambda: list(self.received), lambda seen: len(seen) == count)
 
     def wait_error(self) -> exceptions.GoogleAPICallError:
         """Wait until the server has ended the stream with an error."""

@@ -27,7 +27,6 @@ def spark_session(master: str = "local[2, 4]", **settings: str) -> Iterator[Spar
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
         .config("spark.log.level", "OFF")
         .config("spark.ui.showConsoleProgress", "false")
     )

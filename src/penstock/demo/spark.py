@@ -44,8 +44,6 @@ def quiet_spark(folder: Path) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        # The batch read takes filters, which Spark asks for only with this.
-        .config("spark.sql.python.filterPushdown.enabled", "true")
     )
     try:
         with stderr_to(folder / "spark.log"):

@@ -7,6 +7,7 @@ this module in every session, whether Pub/Sub is installed or not.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -22,6 +23,8 @@ from penstock.pubsub.options import PubSubReadOptions, PubSubSinkOptions
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PubSubDataSource(DataSource):
@@ -40,7 +43,8 @@ class PubSubDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of `spark.read`."""
         options = PubSubReadOptions.parse(self.options)
-        reader: DataSourceReader = _load("reader").PubSubBatchReader(options, schema)
+        kind = "PubSubPushdownReader" if _is_pushdown() else "PubSubBatchReader"
+        reader: DataSourceReader = getattr(_load("reader"), kind)(options, schema)
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
@@ -74,6 +78,16 @@ class PubSubDataSource(DataSource):
     def _writer(self, class_name: str, schema: StructType) -> Any:
         options = PubSubSinkOptions.parse(self.options)
         return getattr(_load("writer"), class_name)(options, schema)
+
+
+def _is_pushdown() -> bool:
+    """Tell whether this process is the one in which Spark pushes filters down.
+
+    Spark refuses a reader that can take filters while spark.sql.python.filterPushdown.enabled is
+    false, its default. Only the process that pushes them has this module loaded.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN in sys.modules or (main is not None and main.name == _PUSHDOWN)
 
 
 def _load(module: str) -> ModuleType:

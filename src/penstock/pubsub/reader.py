@@ -49,11 +49,6 @@ class PubSubBatchReader(DataSourceReader):
         self._connect = connect
         self._filters: list[Filter] = []
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the filters that can be applied to Arrow columns; give the others back."""
-        self._filters = [pushed for pushed in filters if is_supported(pushed)]
-        return [pushed for pushed in filters if not is_supported(pushed)]
-
     def partitions(self) -> Sequence[InputPartition]:
         """Check the subscription, on the driver, before any job.
 
@@ -82,3 +77,12 @@ class PubSubBatchReader(DataSourceReader):
             passed = keep(self._filters, batch)
             if passed.num_rows:
                 yield passed
+
+
+class PubSubPushdownReader(PubSubBatchReader):
+    """The same, taking over filters; only where Spark asks, for it refuses this method else."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the filters that can be applied to Arrow columns; give the others back."""
+        self._filters = [pushed for pushed in filters if is_supported(pushed)]
+        return [pushed for pushed in filters if not is_supported(pushed)]

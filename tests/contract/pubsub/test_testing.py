@@ -219,7 +219,7 @@ def test_fixture_gives_an_emulator_to_a_users_test(tmp_path: Path) -> None:
                 assert "PUBSUB_EMULATOR_HOST" not in os.environ
         """)
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "penstock.testing.plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "penstock.pytest_plugin"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment.pop("PYTEST_ADDOPTS", None)
     done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -13,7 +12,6 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from penstock.errors import MissingExtraError, OptionError
-from penstock.pubsub import datasource as module
 from penstock.pubsub.datasource import PubSubDataSource
 from penstock.pubsub.encoding import SPARK_DDL
 from penstock.pubsub.reader import PubSubBatchReader
@@ -76,7 +74,3 @@ def test_without_the_extra_the_error_tells_what_to_install(
     monkeypatch.setattr(sys, "meta_path", [Block(absent), *sys.meta_path])
     with pytest.raises(MissingExtraError, match=r"pip install 'penstock\[pubsub\]'"):
         source(topicid="orders").writer(StructType(), False)
-
-
-def test_the_module_is_small() -> None:
-    assert len(inspect.getsource(module).splitlines()) < 100

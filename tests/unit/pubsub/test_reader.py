@@ -17,7 +17,7 @@ from penstock.pubsub.encoding import ROW_SCHEMA
 from penstock.pubsub.errors import CallFailed
 from penstock.pubsub.options import PubSubReadOptions
 from penstock.pubsub.peek import Peek
-from penstock.pubsub.reader import PubSubBatchReader, PubSubInputPartition
+from penstock.pubsub.reader import PubSubBatchReader, PubSubInputPartition, PubSubPushdownReader
 from penstock.retry import Backoff
 from tests.support.scripted_client import ScriptedClient
 
@@ -228,8 +228,8 @@ def test_requests_that_hand_back_stay_below_the_services_limit() -> None:
     service.assert_all_handed_back()
 
 
-def reader_of(service: Service, **raw: str) -> PubSubBatchReader:
-    return PubSubBatchReader(read_options(**raw), SPARK_SCHEMA, lambda options: service.client)
+def reader_of(service: Service, **raw: str) -> PubSubPushdownReader:
+    return PubSubPushdownReader(read_options(**raw), SPARK_SCHEMA, lambda options: service.client)
 
 
 def test_rows_leave_only_after_everything_was_handed_back() -> None:
@@ -253,7 +253,7 @@ def test_pushed_filters_drop_rows_before_spark_sees_them() -> None:
 
 
 def test_the_reader_and_its_filters_are_picklable() -> None:
-    reader = PubSubBatchReader(read_options(), SPARK_SCHEMA)
+    reader = PubSubPushdownReader(read_options(), SPARK_SCHEMA)
     reader.pushFilters([IsNotNull(("data",))])
     copied: Any = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own bytes
     assert copied._filters == reader._filters

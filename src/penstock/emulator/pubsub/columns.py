@@ -11,8 +11,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 Positions = npt.NDArray[np.int64]
+
+
+def lengths(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.int32]:
+    """Give the length in bytes of each value of an Arrow array without nulls."""
+    if not len(values):
+        return np.empty(0, np.int32)
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    found: npt.NDArray[np.int32] = offsets[1:] - offsets[:-1]
+    return found
 
 
 class Column:

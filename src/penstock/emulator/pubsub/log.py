@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.emulator.pubsub.columns import Column, Positions
+from penstock.emulator.pubsub.columns import Column, Positions, lengths
 
 # Blocks under both sizes are joined once there are _SMALL_RUN of them in a row: an Arrow array
 # costs several hundred bytes, too much for a publisher that sends single messages. For large
@@ -86,7 +85,7 @@ class TopicLog:
         self._newest_us = time_us = max(time_us, self._newest_us)
         self.ids.extend(count, np.arange(first_id, first_id + count))
         self.times_us.extend(count, time_us)
-        self.sizes.extend(count, pc.binary_length(messages).to_numpy(zero_copy_only=False))
+        self.sizes.extend(count, lengths(messages))
         self.key_codes.extend(count, self._encode_keys(keys))
         self._small_run = self._small_run + 1 if block.is_small else 0
         if self._small_run >= _SMALL_RUN:
@@ -156,6 +155,8 @@ class TopicLog:
         return bisect.bisect_right(self._blocks, position, key=lambda block: block.first) - 1
 
     def _encode_keys(self, keys: pa.StringArray) -> npt.NDArray[np.int32]:
+        if not lengths(keys).any():
+            return np.zeros(len(keys), np.int32)
         encoded = keys.dictionary_encode()
         codes = [
             self._codes.setdefault(key, len(self._codes)) for key in encoded.dictionary.to_pylist()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.emulator.pubsub.columns import lengths
 from penstock.emulator.pubsub.rpc import invalid
 from penstock.emulator.pubsub.wire import PublishedMessages
 
@@ -31,11 +32,11 @@ def check_limits(request: PublishedMessages) -> None:
         raise _too_large("message_count", count, MAX_MESSAGES)
     if len(request.payload) > MAX_REQUEST_BYTES:
         raise _too_large("request_size", len(request.payload), MAX_REQUEST_BYTES)
-    _check_most("ordering_key", _sizes(request.ordering_keys), MAX_ORDERING_KEY_BYTES)
+    _check_most("ordering_key", lengths(request.ordering_keys), MAX_ORDERING_KEY_BYTES)
     per_message = np.diff(request.attributes.offsets.to_numpy())
     _check_most("attributes_count", per_message, MAX_ATTRIBUTES)
-    bare = per_message == 0
-    if bare.any() and (_sizes(request.data)[bare] == 0).any():
+    doubtful = (per_message == 0) & ~request.begins_with_data()
+    if doubtful.any() and (lengths(request.data)[doubtful] == 0).any():
         raise invalid("messages", "a message has neither data nor attributes")
     _check_attributes(request.attributes)
 
@@ -44,18 +45,13 @@ def _check_attributes(attributes: pa.MapArray) -> None:
     keys, values = attributes.keys, attributes.items
     if not len(keys):
         return
-    sizes = _sizes(keys)
+    sizes = lengths(keys)
     if (sizes == 0).any():
         raise invalid("attributes", "an attribute has an empty key")
     _check_most("attribute key size", sizes, MAX_KEY_BYTES)
-    _check_most("attribute value size", _sizes(values), MAX_VALUE_BYTES)
+    _check_most("attribute value size", lengths(values), MAX_VALUE_BYTES)
     if pc.any(pc.starts_with(keys, "goog")).as_py():
         raise invalid("attributes", "an attribute's key begins with 'goog', which is reserved")
-
-
-def _sizes(values: pa.Array) -> npt.NDArray[np.int32]:
-    sizes: npt.NDArray[np.int32] = pc.binary_length(values).to_numpy(zero_copy_only=False)
-    return sizes
 
 
 def _check_most(what: str, values: npt.NDArray[np.int32], most: int) -> None:

@@ -268,11 +268,12 @@ def serve(host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
 
     async def run() -> None:
         server = PubSubServer()
-        on_ready(await server.start(host, port))
+        address = await server.start(host, port)
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
+        on_ready(address)
         await stopped.wait()
         await server.stop()
 

@@ -1,7 +1,7 @@
 """StreamingPull: one open stream; runs in the emulator's event loop.
 
 Two tasks share a stream: the reader applies the client's acknowledgements, the writer leases and
-sends. Both run in one loop, so state needs no lock; only the writer writes.
+sends, and ends the stream. Both run in one loop, so state needs no lock.
 """
 
 from __future__ import annotations
@@ -63,20 +63,14 @@ class PullStream:
         subscription.backlog.loads[self._id] = self._load
         subscription.waiters.append(self._wake)
         reader = asyncio.create_task(self._read(subscription))
-        writer = asyncio.create_task(self._write(subscription))
-        tasks = {reader, writer}
+        reader.add_done_callback(lambda _: self._wake.set())
         try:
-            # A client that only closes its sending side goes on receiving.
-            while writer in tasks:
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
+            await self._write(subscription, reader)
         finally:
             reader.cancel()
-            writer.cancel()
             subscription.waiters.remove(self._wake)
             subscription.backlog.close_stream(self._id)
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            await asyncio.gather(reader, return_exceptions=True)
 
     def _open(self, payload: bytes) -> Subscription:
         acks.check_size(payload)
@@ -133,10 +127,14 @@ class PullStream:
             self._confirmations.append(bytes([tag]) + wire.length_prefix(body) + body)
             self._wake.set()
 
-    async def _write(self, subscription: Subscription) -> None:
+    async def _write(self, subscription: Subscription, reader: asyncio.Task[None]) -> None:
         told = None
         while True:
             self._wake.clear()
+            # Here and not in the middle of a write: gRPC cannot end a call that is writing.
+            # A client that only closes its sending side goes on receiving.
+            if reader.done():
+                reader.result()
             if subscription.is_deleted:
                 raise not_found(subscription.name)
             if self._store.denied:
