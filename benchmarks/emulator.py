@@ -184,7 +184,7 @@ def measure(messages: int) -> dict[str, float]:
         found["ceiling publish"] = publish_rate(ceiling, requests)
         found["ceiling delivery"] = delivery_rate(ceiling, messages, acks=False)
     with pubsub_emulator() as emulator:
-        _create(emulator.address)
+        create_resources(emulator.address)
         process = psutil.Process(emulator.pid())
         publish_rate(emulator.address, 20)
         delivery_rate(emulator.address, 20 * MESSAGES_PER_REQUEST, acks=True)
@@ -203,7 +203,8 @@ def measure(messages: int) -> dict[str, float]:
     return found
 
 
-def _create(address: str) -> None:
+def create_resources(address: str) -> None:
+    """Make the topic and its subscription."""
     with grpc.insecure_channel(address) as channel:
         channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")(
             api.Topic.serialize(api.Topic(name=TOPIC)), wait_for_ready=True, timeout=30

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from penstock.options import OptionInfo, Options
 from penstock.pubsub.options import PubSubReadOptions, PubSubSinkOptions
+from penstock.pubsub.source.options import PubSubSourceOptions
 
 COLUMNS = ("Option", "Type", "Default", "Meaning", "Example")
 
@@ -41,6 +42,7 @@ DIRECTIONS: dict[Format, tuple[Direction, ...]] = {
             ('df.writeStream.format("pubsub")', 'df.write.format("pubsub")'),
             PubSubSinkOptions,
         ),
+        Direction("Streaming read", ('spark.readStream.format("pubsub")',), PubSubSourceOptions),
         Direction("Batch read", ('spark.read.format("pubsub")',), PubSubReadOptions),
     ),
 }

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from penstock.demo.consume import start_totals, watch_totals
 from penstock.demo.show import Show
 from penstock.demo.spark import quiet_spark
 from penstock.testing import Fault, PubSubEmulator, pubsub_emulator
@@ -277,6 +278,10 @@ def tell(show: Show, messages: int, folder: Path, stack: contextlib.ExitStack) -
 
     show.step("What Pub/Sub counted")
     review(show, emulator, sent)
+
+    show.step("Stream them out again", "A streaming query, with Spark's own aggregation:")
+    show.code(start_totals)
+    watch_totals(show, spark, start_totals(spark, folder), emulator, SUBSCRIPTION)
     return show.verdict()
 
 

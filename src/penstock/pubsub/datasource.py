@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
 )
@@ -28,7 +29,7 @@ _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PubSubDataSource(DataSource):
-    """Google Cloud Pub/Sub: batch read, batch write and streaming write."""
+    """Google Cloud Pub/Sub: reads and writes, streaming and batch."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,7 +38,7 @@ class PubSubDataSource(DataSource):
 
     def schema(self) -> str:
         """Give the columns of a read; they are the same for every subscription."""
-        ddl: str = _load("encoding").SPARK_DDL
+        ddl: str = _load("source.columns").columns_of(self.options).ddl
         return ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -45,6 +46,16 @@ class PubSubDataSource(DataSource):
         options = PubSubReadOptions.parse(self.options)
         kind = "PubSubPushdownReader" if _is_pushdown() else "PubSubBatchReader"
         reader: DataSourceReader = getattr(_load("reader"), kind)(options, schema)
+        return reader
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Make the reader of `spark.readStream`."""
+        from penstock.pubsub.source.options import PubSubSourceOptions
+
+        options = PubSubSourceOptions.parse(self.options)
+        reader: DataSourceStreamReader = _load("source.reader").PubSubStreamReader(
+            options, dict(self.options), schema
+        )
         return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001

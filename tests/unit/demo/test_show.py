@@ -16,7 +16,7 @@ from rich.console import Console
 
 import penstock.demo
 from penstock.cli import demo as command
-from penstock.demo import story
+from penstock.demo import consume, story
 from penstock.demo.show import Show, body
 
 
@@ -59,7 +59,7 @@ def test_exit_code_tells_how_it_went(
     assert caught.value.exit_code == status
 
 
-@pytest.mark.parametrize("function", [story.create_resources, story.start_stream, story.read_back])
+@pytest.mark.parametrize("function", [story.create_resources, story.start_stream, story.read_back, consume.start_totals])
 def test_shown_code_is_whole_and_fits_a_terminal(function: Callable[..., Any]) -> None:
     shown = body(function)
     assert ast.parse("if True:\n" + shown)

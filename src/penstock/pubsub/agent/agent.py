@@ -1,0 +1,202 @@
+"""Puts the agent's parts together and ends them in order; runs in the agent process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock._core.clock import SYSTEM_CLOCK
+from penstock._core.processes import ProcessWatch
+from penstock.errors import PenstockError
+from penstock.pubsub.agent import protocol
+from penstock.pubsub.agent.config import AgentConfig
+from penstock.pubsub.agent.launcher import log_tail
+from penstock.pubsub.agent.leases import AckSender, LeaseKeeper, Settler
+from penstock.pubsub.agent.link import Link
+from penstock.pubsub.agent.puller import Puller, PullLimits
+from penstock.pubsub.agent.reservoir import Reservoir
+from penstock.pubsub.agent.server import AgentServer
+from penstock.pubsub.client import PubSubClient
+from penstock.pubsub.source.options import PubSubSourceOptions
+
+_LOG = logging.getLogger(__name__)
+_LOOK_SECONDS = 0.2
+_TRIM_SECONDS = 2.0
+# A burst of responses makes one report.
+_REPORT_DELAY_SECONDS = 0.01
+
+
+class Agent:
+    """One agent: its parts, its reports, its end."""
+
+    def __init__(self, config: AgentConfig, directory: Path) -> None:
+        self._directory = directory
+        self._clock = SYSTEM_CLOCK
+        self._options = PubSubSourceOptions.parse(config.options)
+        self._failure: PenstockError | None = None
+        self._reservoir = Reservoir(is_ordered=config.is_ordered, cutoff_us=config.cutoff_us)
+        self._client = PubSubClient(self._options)
+        self._sender = AckSender(self._client, config.subscription, self._clock)
+        self._settler = Settler(self._reservoir, self._sender, self._on_settled)
+        lease_seconds = int(self._options.lease_duration)
+        self._keeper = LeaseKeeper(self._reservoir, self._sender, self._clock, lease_seconds)
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        self._link = Link(
+            config.coordinator,
+            config.token,
+            _hello(name),
+            lambda order: self._settler.order(order.ack, order.nack),
+            self._on_link_lost,
+            self._options.coordinator_timeout,
+        )
+        streams = self._options.streams_per_executor
+        limits = PullLimits(
+            lease_seconds,
+            max(1, self._options.max_outstanding_messages // streams),
+            max(1, self._options.max_outstanding_bytes // streams),
+            self._options.max_outstanding_bytes,
+        )
+        self._pullers = [
+            Puller(
+                self._client,
+                config.subscription,
+                # Streams of one client id share what the service sends.
+                name,
+                self._reservoir,
+                limits,
+                self._clock,
+                self._changed,
+                self._fail,
+            )
+            for _ in range(streams)
+        ]
+        self._report_due = threading.Event()
+        self._server = AgentServer(
+            f"grpc+unix://{directory / 'agent.sock'}",
+            self._reservoir,
+            self._link,
+            self.report,
+            lambda: self._failure,
+        )
+        self._parent = ProcessWatch(config.parent)
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Work until the executor, the query or a signal ends it; then hand everything back."""
+        ended = self._link.ended
+        signal.signal(signal.SIGTERM, lambda *_: ended.set())
+        self._link.start()
+        self._settler.start()
+        self._keeper.start()
+        ready()
+        # Agents of a large cluster start together; the service should not see them so.
+        ended.wait(random.uniform(0.0, self._options.jitter))  # noqa: S311 - no secret
+        for puller in self._pullers:
+            puller.start()
+        self.report()
+        trimmed = self._clock.monotonic()
+        while not ended.is_set() and self._parent.is_alive():
+            self._report_due.wait(_LOOK_SECONDS)
+            if self._report_due.is_set():
+                ended.wait(_REPORT_DELAY_SECONDS)
+            self._report_due.clear()
+            self.report()
+            if self._clock.monotonic() >= trimmed + _TRIM_SECONDS:
+                # The allocator keeps what batches have used; an idle agent shall be small.
+                pa.default_memory_pool().release_unused()
+                trimmed = self._clock.monotonic()
+        self._end()
+
+    def _end(self) -> None:
+        _LOG.info("ending")
+        for puller in self._pullers:
+            puller.stop()
+        self._keeper.stop()
+        self._settler.stop()
+        # What is not settled goes to another consumer at once, not when its lease ends.
+        self._sender.hand_back(self._reservoir.drain())
+        self._link.stop()
+        self._client.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def report(self) -> None:
+        """Tell the coordinator how things stand."""
+        state = self._reservoir.state()
+        now = self._clock.monotonic()
+        pulls = [puller.counters for puller in self._pullers]
+        acks = self._sender.counters
+        self._link.tell(
+            protocol.Status(
+                buffered_rows=state.buffered_rows,
+                buffered_bytes=state.buffered_bytes,
+                unacked_rows=state.buffered_rows + state.held_rows,
+                oldest_unacked_seconds=0.0 if state.oldest_at is None else now - state.oldest_at,
+                received=sum(pull.received for pull in pulls),
+                redelivered=sum(pull.redelivered for pull in pulls),
+                acked=acks.acked,
+                nacked=acks.nacked,
+                ack_failures=acks.failures,
+                backoffs=acks.backoffs + sum(pull.backoffs for pull in pulls),
+                streams=sum(pull.is_open for pull in pulls),
+                memory_bytes=_memory_bytes(),
+                quiet_seconds=min(now - pull.last_message_at for pull in pulls),
+            )
+        )
+
+    def _changed(self) -> None:
+        self._report_due.set()
+
+    def _on_settled(self, numbers: list[int]) -> None:
+        self.report()
+        self._link.tell(protocol.Settled(numbers))
+
+    def _on_link_lost(self) -> None:
+        """The coordinator has forgotten our deliveries: hand back what tasks have read."""
+        self._settler.order([], self._reservoir.held_numbers())
+
+    def _fail(self, error: PenstockError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        _LOG.error("cannot go on: %s", error)
+        facts = {
+            "code": error.code,
+            "subject": error.subject,
+            "fact": error.fact,
+            "remedy": error.remedy,
+        }
+        self._link.tell(protocol.Fatal(facts, log_tail(self._directory)))
+
+
+def _hello(name: str) -> protocol.Hello:
+    # Set by Spark on Kubernetes; elsewhere only the machine's cores can be seen from here.
+    told = os.environ.get("SPARK_EXECUTOR_CORES", "")
+    cores = int(told) if told.isdecimal() else os.cpu_count() or 1
+    return protocol.Hello(name, socket.gethostname(), os.getpid(), cores, told.isdecimal())
+
+
+def _memory_bytes() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        # Elsewhere only the peak can be had without a further dependency.
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def run_agent(config: AgentConfig, directory: Path, ready: Callable[[], None]) -> None:
+    """Make an agent and run it to its end."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    Agent(config, directory).run(ready)

@@ -1,0 +1,141 @@
+"""Finds this executor's agent, or starts it; runs in a Python worker.
+
+One agent per query run and executor: its directory is named for the run and for the worker's
+parent, the executor's Python daemon, which outlives workers. A file lock makes sure that of many
+tasks only one starts it. Secrets go through a pipe, never through arguments or environment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyarrow import flight
+
+from penstock.errors import AgentError
+from penstock.pubsub.agent.config import AgentConfig
+
+_START_SECONDS = 60.0
+# Linux allows 108 bytes for the path of a Unix socket.
+_LONGEST_SOCKET_PATH = 100
+_LOG_TAIL_BYTES = 4000
+
+
+def agent_directory(run: str, parent: int) -> Path:
+    """Name the directory of one agent: short, private to this user and run."""
+    name = hashlib.sha256(f"{run}/{parent}".encode()).hexdigest()[:16]
+    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - checked and private below
+        path = Path(base) / f"penstock-{os.getuid()}" / name
+        if len(str(path / "agent.sock")) <= _LONGEST_SOCKET_PATH:
+            return path
+    raise AgentError(
+        "SOCKET_PATH",
+        f"Temporary directory '{tempfile.gettempdir()}'",
+        "its path is too long for a Unix socket",
+        "Set TMPDIR of the executors to a shorter path",
+    )
+
+
+def ensure_agent(config: AgentConfig) -> str:
+    """Give the location of the agent, starting it if there is none.
+
+    Raises:
+        AgentError: it does not start.
+    """
+    directory = agent_directory(config.run, config.parent)
+    location = f"grpc+unix://{directory / 'agent.sock'}"
+    if is_alive(location):
+        return location
+    _make_private(directory)
+    with _locked(directory):
+        if not is_alive(location):
+            _start(config, directory)
+    return location
+
+
+def is_alive(location: str) -> bool:
+    """Tell whether an agent answers there."""
+    if not Path(location.removeprefix("grpc+unix://")).exists():
+        return False
+    try:
+        with flight.connect(location) as client:
+            list(client.do_action("ping", flight.FlightCallOptions(timeout=5.0)))
+    except flight.FlightServerError:
+        # It answers, and has an error to tell: the fetch will get it.
+        return True
+    except (flight.FlightError, OSError):
+        return False
+    return True
+
+
+def _make_private(directory: Path) -> None:
+    for path in (directory.parent, directory):
+        path.mkdir(mode=0o700, exist_ok=True)
+        facts = path.lstat()
+        if facts.st_uid != os.getuid() or not stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o077:
+            raise AgentError(
+                "SOCKET_DIRECTORY",
+                f"Directory '{path}'",
+                "belongs to somebody else, or others may enter it",
+                "Remove it, or set TMPDIR of the executors to a private directory",
+            )
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with (directory / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _start(config: AgentConfig, directory: Path) -> None:
+    (directory / "agent.sock").unlink(missing_ok=True)
+    with (directory / "agent.log").open("wb") as log:
+        child = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", "penstock.pubsub.agent", str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            # Spark adds to sys.path what was sent with the job; the agent needs it too.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            start_new_session=True,
+        )
+        assert child.stdin is not None  # noqa: S101 - asked for
+        assert child.stdout is not None  # noqa: S101 - asked for
+        timer = threading.Timer(_START_SECONDS, child.kill)
+        timer.start()
+        try:
+            child.stdin.write(config.to_json().encode())
+            child.stdin.close()
+            # The agent detaches itself; its end of the pipe stays open until it is ready or dead.
+            answer = child.stdout.read()
+        finally:
+            timer.cancel()
+            child.stdout.close()
+            child.wait()
+    if answer.strip() != b"ready":
+        raise AgentError(
+            "AGENT_START",
+            f"The Pub/Sub agent of executor process {config.parent}",
+            "did not start",
+            f"Its last words:\n{log_tail(directory)}",
+        )
+
+
+def log_tail(directory: Path) -> str:
+    """Give the end of an agent's log."""
+    try:
+        text = (directory / "agent.log").read_bytes()
+    except OSError:
+        return "(no log)"
+    return text[-_LOG_TAIL_BYTES:].decode(errors="replace").strip() or "(an empty log)"

@@ -1,0 +1,174 @@
+"""Extends leases, acknowledges and hands back; runs in the agent, in threads of its own.
+
+Every request stays below the service's 512 KiB. Ack ids travel as Arrow columns.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock._core.clock import Clock
+from penstock.pubsub.agent.reservoir import Reservoir
+from penstock.pubsub.client import ACKNOWLEDGE, MODIFY_ACK_DEADLINE, Client, Method
+from penstock.pubsub.encoding import byte_lengths, cut_points, encode
+from penstock.pubsub.errors import CallFailed
+from penstock.retry import Backoff, is_transient
+
+_LOG = logging.getLogger(__name__)
+# The service refuses requests over 524,288 bytes.
+_REQUEST_BYTES = 500_000
+_REQUEST_IDS = 2500
+_CALL_SECONDS = 10.0
+# An ack that fails for so long is given up: the lease ends, and the message comes again.
+_ATTEMPTS = 8
+
+
+@dataclass
+class LeaseCounters:
+    """What was done, in messages; written by one thread each, read by any."""
+
+    acked: int = 0
+    nacked: int = 0
+    failures: int = 0
+    backoffs: int = 0
+
+
+class AckSender:
+    """Sends acknowledgements and lease changes, cut into requests that the service takes."""
+
+    def __init__(self, client: Client, subscription: str, clock: Clock) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._clock = clock
+        self._backoff = Backoff(longest_seconds=5.0)
+        self.counters = LeaseCounters()
+
+    def acknowledge(self, ack_ids: list[pa.StringArray]) -> int:
+        """Acknowledge; returns how many messages the service has confirmed."""
+        done = self._send(ack_ids, ACKNOWLEDGE, {})
+        self.counters.acked += done
+        return done
+
+    def hand_back(self, ack_ids: list[pa.StringArray]) -> int:
+        """Nack: the service delivers the messages again at once."""
+        done = self._send(ack_ids, MODIFY_ACK_DEADLINE, {"ack_deadline_seconds": 0})
+        self.counters.nacked += done
+        return done
+
+    def extend(self, ack_ids: list[pa.StringArray], seconds: int) -> int:
+        """Prolong leases."""
+        return self._send(ack_ids, MODIFY_ACK_DEADLINE, {"ack_deadline_seconds": seconds})
+
+    def _send(self, ack_ids: list[pa.StringArray], method: Method, extra: dict[str, int]) -> int:
+        ids = [part for part in ack_ids if len(part)]
+        if not ids:
+            return 0
+        joined = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
+        done = start = 0
+        # Each id has a tag and a length of up to three bytes before it.
+        for end in cut_points(byte_lengths(joined) + 4, _REQUEST_IDS, _REQUEST_BYTES):
+            part = joined.slice(start, end - start)
+            offsets = pa.array([0, len(part)], pa.int32())
+            columns = {
+                "subscription": pa.array([self._subscription]),
+                **{name: pa.array([value], pa.int32()) for name, value in extra.items()},
+                "ack_ids": pa.ListArray.from_arrays(offsets, part),
+            }
+            name = method.path.rsplit("/", 1)[1] + "Request"
+            if self._call(method, encode(name, pa.record_batch(columns))):
+                done += len(part)
+            else:
+                self.counters.failures += len(part)
+            start = end
+        return done
+
+    def _call(self, method: Method, payload: bytes) -> bool:
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._client.call(method, self._subscription, payload, _CALL_SECONDS)
+            except CallFailed as failure:
+                if not is_transient(failure.code):
+                    _LOG.warning("%s failed: %s %s", method.path, failure.code, failure.details)
+                    return False
+                self.counters.backoffs += 1
+                self._clock.wait(self._backoff.seconds(attempt))
+            else:
+                return True
+        return False
+
+
+class Settler:
+    """Carries out the coordinator's orders, one after the other."""
+
+    def __init__(
+        self, reservoir: Reservoir, sender: AckSender, on_settled: Callable[[list[int]], None]
+    ) -> None:
+        self._reservoir = reservoir
+        self._sender = sender
+        self._on_settled = on_settled
+        self._orders: queue.SimpleQueue[tuple[list[int], list[int]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="penstock-settle", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def order(self, ack: list[int], nack: list[int]) -> None:
+        """Queue an order."""
+        self._orders.put((ack, nack))
+
+    def stop(self) -> None:
+        """Carry out what is queued, then end."""
+        self._orders.put(None)
+        self._thread.join(timeout=15.0)
+
+    def _run(self) -> None:
+        while (order := self._orders.get()) is not None:
+            ack, nack = order
+            self._sender.acknowledge([ids for n in ack for ids in self._reservoir.settle(n)])
+            self._sender.hand_back([ids for n in nack for ids in self._reservoir.settle(n)])
+            self._on_settled([*ack, *nack])
+
+
+class LeaseKeeper:
+    """Prolongs every lease in time, however long a batch takes."""
+
+    def __init__(
+        self, reservoir: Reservoir, sender: AckSender, clock: Clock, lease_seconds: int
+    ) -> None:
+        self._reservoir = reservoir
+        self._sender = sender
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-leases", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._ended.set()
+        self._thread.join(timeout=15.0)
+
+    def extend_due(self) -> None:
+        """Prolong the leases that have less than half of their time left."""
+        now = self._clock.monotonic()
+        due = self._reservoir.due(now + self._lease_seconds / 2)
+        if due:
+            self._sender.extend([piece.ack_ids for piece in due], self._lease_seconds)
+            for piece in due:
+                # From when the request was begun: the service counts from later.
+                piece.leased_until = now + self._lease_seconds
+
+    def _run(self) -> None:
+        # A lease is looked at several times in the half in which it is due.
+        while not self._ended.wait(self._lease_seconds / 10):
+            self.extend_due()

@@ -1,0 +1,179 @@
+"""The agent's link to the coordinator; runs in the agent.
+
+One bidirectional stream, opened again when it breaks. What the coordinator must know before a task
+goes on (a delivery, its end) is asked and answered; everything else is told. A link that stays down
+for `silence_seconds` means that the query is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import grpc
+
+from penstock.errors import ConnectError, WireError
+from penstock.pubsub.agent import protocol
+from penstock.retry import Backoff
+
+_LOG = logging.getLogger(__name__)
+_ANSWER_SECONDS = 30.0
+
+
+class Link:
+    """Talks to the coordinator. All methods are safe from any thread."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        hello: protocol.Hello,
+        on_order: Callable[[protocol.Order], None],
+        on_lost: Callable[[], None],
+        silence_seconds: float,
+    ) -> None:
+        self._hello = hello
+        self._token = token
+        self._on_order = on_order
+        self._on_lost = on_lost
+        self._silence_seconds = silence_seconds
+        self._channel = grpc.insecure_channel(
+            address,
+            [
+                ("grpc.max_receive_message_length", protocol.MAX_MESSAGE_BYTES),
+                # A driver machine that vanishes sends no farewell.
+                ("grpc.keepalive_time_ms", 10_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 1_000),
+            ],
+        )
+        # Protects _outbox and _answers, which are renewed with every connection.
+        self._lock = threading.Lock()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._answers: dict[int, Future[bool]] = {}
+        self._asks = itertools.count(1)
+        self.ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-link", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the link, after what was told so far."""
+        self.ended.set()
+        self._outbox.put(None)
+        self._thread.join(timeout=2.0)
+        self._channel.close()
+
+    def tell(self, message: Any) -> None:
+        """Send a message; it is lost if the link breaks now."""
+        self._outbox.put(protocol.encode(message))
+
+    def ask_delivery(self, number: int, tick: int, index: int, attempt: int, rows: int) -> bool:
+        """Announce a delivery; False if its batch is over.
+
+        Raises:
+            ConnectError: the coordinator does not answer.
+        """
+        return self._ask(lambda ask: protocol.Deliver(ask, number, tick, index, attempt, rows))
+
+    def ask_complete(self, number: int) -> bool:
+        """Announce that a delivery was read to its end.
+
+        Raises:
+            ConnectError: the coordinator does not answer.
+        """
+        return self._ask(lambda ask: protocol.Complete(ask, number))
+
+    def _ask(self, make: Callable[[int], Any]) -> bool:
+        ask = next(self._asks)
+        answer: Future[bool] = Future()
+        with self._lock:
+            self._answers[ask] = answer
+            self._outbox.put(protocol.encode(make(ask)))
+        try:
+            return answer.result(timeout=_ANSWER_SECONDS)
+        except (TimeoutError, ConnectionError):
+            raise ConnectError(
+                "COORDINATOR",
+                "The query's coordinator on the driver",
+                "does not answer this executor's agent",
+                "Check that executors can reach the driver machine on all ports; if the driver "
+                "has several addresses, set coordinatorHost",
+            ) from None
+        finally:
+            with self._lock:
+                self._answers.pop(ask, None)
+
+    def _run(self) -> None:
+        backoff = Backoff(first_seconds=0.1, longest_seconds=1.0)
+        last_heard = time.monotonic()
+        attempt = 0
+        while not self.ended.is_set():
+            heard = self._connect_once()
+            if heard is not None:
+                last_heard, attempt = heard, 0
+                self._on_lost()
+            if time.monotonic() - last_heard > self._silence_seconds:
+                _LOG.warning("the coordinator has been silent for too long")
+                break
+            self.ended.wait(backoff.seconds(attempt))
+            attempt += 1
+        self.ended.set()
+
+    def _connect_once(self) -> float | None:
+        """Serve one connection until it breaks; returns when it was last alive."""
+        with self._lock:
+            self._outbox = queue.SimpleQueue()
+            self._outbox.put(protocol.encode(self._hello))
+        call = self._channel.stream_stream(protocol.LINK_METHOD)(
+            self._outgoing(self._outbox), metadata=((protocol.TOKEN_KEY, self._token),)
+        )
+        is_open = False
+        try:
+            # The coordinator greets first, so one message shows that the link was open.
+            for payload in call:
+                is_open = True
+                self._receive(protocol.decode(payload))
+        except grpc.RpcError as exc:
+            if exc.code() is grpc.StatusCode.UNAUTHENTICATED:
+                self.ended.set()
+        except WireError:
+            _LOG.exception("the coordinator speaks another language")
+            self.ended.set()
+        finally:
+            call.cancel()
+            self._outbox.put(None)
+            with self._lock:
+                for answer in self._answers.values():
+                    if not answer.done():
+                        answer.set_exception(ConnectionError("the link broke"))
+        return time.monotonic() if is_open else None
+
+    @staticmethod
+    def _outgoing(outbox: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
+        while (payload := outbox.get()) is not None:
+            yield payload
+
+    def _receive(self, message: Any) -> None:
+        match message:
+            case protocol.Answer():
+                with self._lock:
+                    answer = self._answers.get(message.ask)
+                if answer is not None and not answer.done():
+                    answer.set_result(message.is_yes)
+            case protocol.Order():
+                self._on_order(message)
+            case protocol.Stop():
+                self.ended.set()
+            case _:
+                raise WireError("LINK", "The coordinator", "sent what only agents send", "Report")

@@ -1,0 +1,144 @@
+"""What agents and the coordinator say to each other; one JSON object per gRPC message, pure.
+
+An agent opens one bidirectional stream to the coordinator (as executors dial the driver), with the
+run's secret in the metadata. `ask` messages carry a number and get an `answer` with the same one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, TypeVar
+
+from penstock.errors import WireError
+
+LINK_METHOD = "/penstock.Coordinator/Link"
+TOKEN_KEY = "penstock-token"  # noqa: S105 - a header's name
+# A status is a few hundred bytes; an order names at most some thousand deliveries.
+MAX_MESSAGE_BYTES = 4 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+    """First message of an agent."""
+
+    agent: str
+    host: str
+    pid: int
+    # Of the machine, unless Spark tells what the executor has of it.
+    cores: int
+    is_executor_cores: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """An agent's measurements; counters run from its start."""
+
+    buffered_rows: int = 0
+    buffered_bytes: int = 0
+    unacked_rows: int = 0
+    oldest_unacked_seconds: float = 0.0
+    received: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    nacked: int = 0
+    ack_failures: int = 0
+    backoffs: int = 0
+    streams: int = 0
+    memory_bytes: int = 0
+    # Seconds since a message came, and since the streams were first open; for draining.
+    quiet_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Deliver:
+    """Messages are about to go to a task; data follows only after a yes."""
+
+    ask: int
+    number: int
+    tick: int
+    index: int
+    attempt: int
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Complete:
+    """A task has read a delivery to its end; the task ends only after an answer."""
+
+    ask: int
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GaveBack:
+    """A delivery was broken off and is in the buffer again."""
+
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Settled:
+    """Orders that are carried out."""
+
+    numbers: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fatal:
+    """The agent cannot go on; the query shall fail with this."""
+
+    error: dict[str, str]
+    log_tail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The coordinator's yes or no."""
+
+    ask: int
+    is_yes: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The coordinator's word on deliveries of committed batches."""
+
+    ack: list[int]
+    nack: list[int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """The query has ended: hand everything back and end."""
+
+
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (Hello, Status, Deliver, Complete, GaveBack, Settled, Fatal, Answer, Order, Stop)
+}
+Message = TypeVar("Message")
+
+
+def encode(message: Any) -> bytes:
+    """Give a message its wire form."""
+    body = {"kind": type(message).__name__, **dataclasses.asdict(message)}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def decode(payload: bytes) -> Any:
+    """Read a message.
+
+    Raises:
+        WireError: it is not one of ours.
+    """
+    try:
+        body = json.loads(payload)
+        return _KINDS[body.pop("kind")](**body)
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise WireError(
+            "LINK",
+            "A message between agent and coordinator",
+            f"cannot be read ({type(exc).__name__})",
+            "Install the same version of Penstock on the driver and on every executor",
+        ) from None

@@ -1,0 +1,247 @@
+"""The messages that an agent holds: buffered, out with a task, or awaiting their batch's commit.
+
+Pure but for its lock: no I/O, and time is a parameter. Whole Arrow batches go in and slices of them
+come out; Python touches batches only. Message data is dropped as soon as a delivery was read to its
+end; ack ids stay until they are settled. Runs in the agent; all methods are safe from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.pubsub.encoding import Received
+
+
+@dataclass
+class Piece:
+    """Consecutive messages of one response, with the end of their lease."""
+
+    ack_ids: pa.StringArray
+    leased_until: float
+    received_at: float
+    # None once a task has read the rows to their end.
+    rows: pa.RecordBatch | None
+    # Bytes of message data; the parts of a split piece add up to the whole.
+    size: int
+
+    @property
+    def count(self) -> int:
+        """How many messages."""
+        return len(self.ack_ids)
+
+    def part(self, mask: npt.NDArray[np.bool_]) -> Piece:
+        """Keep some of the messages, in their order."""
+        assert self.rows is not None  # noqa: S101 - only buffered pieces are divided
+        if mask.all():
+            return self
+        kept = pa.array(mask)
+        size = self.size * int(mask.sum()) // max(1, self.count)
+        return replace(
+            self, ack_ids=self.ack_ids.filter(kept), rows=self.rows.filter(kept), size=size
+        )
+
+    def split(self, count: int) -> tuple[Piece, Piece]:
+        """Cut it in two after `count` messages; nothing is copied."""
+        assert self.rows is not None  # noqa: S101 - only buffered pieces are cut
+        size = self.size * count // self.count
+        head = replace(
+            self,
+            ack_ids=self.ack_ids.slice(0, count),
+            rows=self.rows.slice(0, count),
+            size=size,
+        )
+        tail = replace(
+            self,
+            ack_ids=self.ack_ids.slice(count),
+            rows=self.rows.slice(count),
+            size=self.size - size,
+        )
+        return head, tail
+
+
+@dataclass
+class HeldDelivery:
+    """The messages of one delivery, in their order."""
+
+    number: int
+    tick: int
+    pieces: list[Piece] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many messages."""
+        return sum(piece.count for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class ReservoirState:
+    """What the reservoir holds at one moment."""
+
+    buffered_rows: int
+    buffered_bytes: int
+    held_rows: int
+    oldest_at: float | None
+
+
+class Reservoir:
+    """The buffer, and the deliveries made from it."""
+
+    def __init__(self, *, is_ordered: bool = False, cutoff_us: int | None = None) -> None:
+        self._is_ordered = is_ordered
+        self._cutoff_us = cutoff_us
+        # Protects all fields below, and the pieces they hold.
+        self._lock = threading.Lock()
+        self._buffer: deque[Piece] = deque()
+        self._buffered_rows = 0
+        self._buffered_bytes = 0
+        self._held: dict[int, HeldDelivery] = {}
+        self._next_number = 1
+        # Messages that a drain does not hand out; held, so that they do not come again and again.
+        self._later: list[Piece] = []
+        # Of the newest tick: the share of each task, and which task has which ordering key.
+        self._tick = 0
+        self._share = 0
+        self._key_index: dict[str, int] = {}
+
+    def put(self, received: Received, now: float, leased_until: float) -> int:
+        """Buffer the messages of one response; returns how many can be handed out."""
+        rows = received.rows
+        piece = Piece(received.ack_ids, leased_until, now, rows, int(rows.nbytes))
+        later: Piece | None = None
+        if self._cutoff_us is not None:
+            times = rows.column("publish_time").cast(pa.int64())
+            is_early = pc.less(times, self._cutoff_us).to_numpy(zero_copy_only=False)
+            piece, later = piece.part(is_early), piece.part(~is_early)
+        with self._lock:
+            if later is not None and later.count:
+                self._later.append(later)
+            if piece.count:
+                self._buffer.append(piece)
+                self._buffered_rows += piece.count
+                self._buffered_bytes += piece.size
+        return piece.count
+
+    def take(
+        self, tick: int, index: int, most_rows: int, most_bytes: int, tasks: int
+    ) -> HeldDelivery:
+        """Hand out a task's share of what is buffered, oldest first; may be empty.
+
+        The share is fixed by the first fetch of a tick: `tasks` tasks of it are expected here, and
+        the first to come must not take everything.
+        """
+        with self._lock:
+            if tick != self._tick:
+                self._tick = tick
+                self._share = -(-self._buffered_rows // max(1, tasks))
+                self._key_index = {}
+            most_rows = min(most_rows, self._share)
+            delivery = HeldDelivery(self._next_number, tick)
+            self._next_number += 1
+            passed: list[Piece] = []
+            rows = size = 0
+            while self._buffer and rows < most_rows and size < most_bytes:
+                piece = self._buffer.popleft()
+                if self._is_ordered:
+                    piece, others = self._own_keys(piece, index)
+                    if others.count:
+                        passed.append(others)
+                    if not piece.count:
+                        continue
+                if rows + piece.count > most_rows:
+                    piece, rest = piece.split(most_rows - rows)
+                    passed.append(rest)
+                delivery.pieces.append(piece)
+                rows += piece.count
+                size += piece.size
+            self._buffer.extendleft(reversed(passed))
+            self._buffered_rows -= rows
+            self._buffered_bytes -= size
+            self._held[delivery.number] = delivery
+            return delivery
+
+    def _own_keys(self, piece: Piece, index: int) -> tuple[Piece, Piece]:
+        """Divide a piece into what this task may have, and keys that another task has."""
+        assert piece.rows is not None  # noqa: S101 - it is buffered
+        keys = piece.rows.column("ordering_key").dictionary_encode()
+        mine = np.array(
+            [self._key_index.setdefault(k, index) == index for k in keys.dictionary.to_pylist()],
+            np.bool_,
+        )
+        codes = keys.indices.fill_null(-1).to_numpy()
+        # A message without a key goes anywhere.
+        is_mine = np.append(mine, True)[codes]
+        return piece.part(is_mine), piece.part(~is_mine)
+
+    def finish(self, number: int) -> bool:
+        """A task has read the delivery to its end: only the ack ids are needed from here on."""
+        with self._lock:
+            delivery = self._held.get(number)
+            if delivery is None:
+                return False
+            for piece in delivery.pieces:
+                piece.rows = None
+            return True
+
+    def put_back(self, number: int) -> bool:
+        """A read was broken off: its messages go to the front of the buffer, in their order."""
+        with self._lock:
+            delivery = self._held.get(number)
+            if delivery is None or any(piece.rows is None for piece in delivery.pieces):
+                return False
+            del self._held[number]
+            self._buffer.extendleft(reversed(delivery.pieces))
+            self._buffered_rows += delivery.rows
+            self._buffered_bytes += sum(piece.size for piece in delivery.pieces)
+            return True
+
+    def settle(self, number: int) -> list[pa.StringArray]:
+        """Let go of a delivery; returns its ack ids, for acking or nacking."""
+        with self._lock:
+            delivery = self._held.pop(number, None)
+            return [piece.ack_ids for piece in delivery.pieces] if delivery else []
+
+    def held_numbers(self) -> list[int]:
+        """List the deliveries that are not settled."""
+        with self._lock:
+            return list(self._held)
+
+    def drain(self) -> list[pa.StringArray]:
+        """Let go of everything; returns all ack ids."""
+        with self._lock:
+            pieces = list(self._all())
+            self._buffer.clear()
+            self._later.clear()
+            self._held.clear()
+            self._buffered_rows = self._buffered_bytes = 0
+            return [piece.ack_ids for piece in pieces]
+
+    def due(self, before: float) -> list[Piece]:
+        """List the pieces whose leases end before a time."""
+        with self._lock:
+            return [piece for piece in self._all() if piece.leased_until < before]
+
+    def _all(self) -> Iterator[Piece]:
+        yield from self._buffer
+        yield from self._later
+        for delivery in self._held.values():
+            yield from delivery.pieces
+
+    def state(self) -> ReservoirState:
+        """Tell what is held."""
+        with self._lock:
+            held = sum(delivery.rows for delivery in self._held.values())
+            oldest = min((piece.received_at for piece in self._all()), default=None)
+            return ReservoirState(self._buffered_rows, self._buffered_bytes, held, oldest)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait to be handed out; cheap enough to ask for with every response."""
+        return self._buffered_bytes

@@ -1,0 +1,149 @@
+"""Serves tasks on the same machine, over Arrow Flight on a Unix socket; runs in the agent.
+
+A fetch announces its delivery to the coordinator before any data leaves, and a task ends only after
+its `complete` was noted there: so when Spark commits a batch, the ledger knows all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.errors import PenstockError
+from penstock.pubsub.agent.link import Link
+from penstock.pubsub.agent.protocol import GaveBack
+from penstock.pubsub.agent.reservoir import HeldDelivery, Reservoir
+from penstock.pubsub.encoding import ROW_SCHEMA
+
+_LOG = logging.getLogger(__name__)
+# Spark takes batches of about this size fastest; responses of the service are smaller.
+_BATCH_ROWS = 8192
+_NUMBER = b"penstock-delivery"
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """What a task asks for."""
+
+    tick: int
+    index: int
+    attempt: int
+    most_rows: int
+    most_bytes: int
+    # How many tasks of this batch are likely to fetch here; sets the share of each.
+    tasks: int
+
+    def ticket(self) -> flight.Ticket:
+        """Give the form that travels."""
+        return flight.Ticket(json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def parse(cls, ticket: bytes) -> Fetch:
+        """Read a ticket."""
+        return cls(**{name: int(value) for name, value in json.loads(ticket).items()})
+
+
+class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
+    """The agent's Flight service."""
+
+    def __init__(
+        self,
+        location: str,
+        reservoir: Reservoir,
+        link: Link,
+        report: Callable[[], None],
+        failure: Callable[[], PenstockError | None],
+    ) -> None:
+        super().__init__(location)
+        self._reservoir = reservoir
+        self._link = link
+        self._report = report
+        self._failure = failure
+
+    def do_get(
+        self, context: flight.ServerCallContext, ticket: flight.Ticket
+    ) -> flight.GeneratorStream:
+        """Hand out one task's share."""
+        try:
+            fetch = Fetch.parse(ticket.ticket)
+        except (ValueError, TypeError, AttributeError):
+            raise flight.FlightServerError("the ticket is not a fetch") from None
+        self._raise_failure()
+        delivery = self._reservoir.take(
+            fetch.tick, fetch.index, fetch.most_rows, fetch.most_bytes, fetch.tasks
+        )
+        is_noted = False
+        try:
+            is_noted = self._link.ask_delivery(
+                delivery.number, fetch.tick, fetch.index, fetch.attempt, delivery.rows
+            )
+        except PenstockError as exc:
+            raise flight.FlightUnavailableError(str(exc)) from None
+        finally:
+            if not is_noted:
+                self._reservoir.put_back(delivery.number)
+        if not is_noted:
+            raise flight.FlightCancelledError(f"batch {fetch.tick} is over")
+        schema = ROW_SCHEMA.with_metadata({_NUMBER: str(delivery.number)})
+        return flight.GeneratorStream(schema, self._send(delivery, context))
+
+    def _send(
+        self, delivery: HeldDelivery, context: flight.ServerCallContext
+    ) -> Iterator[pa.RecordBatch]:
+        is_sent = False
+        try:
+            waiting: list[pa.RecordBatch] = []
+            rows = 0
+            for piece in delivery.pieces:
+                if context.is_cancelled():
+                    return
+                waiting.append(piece.rows)
+                rows += piece.count
+                if rows >= _BATCH_ROWS:
+                    yield _join(waiting)
+                    waiting, rows = [], 0
+            if waiting:
+                yield _join(waiting)
+            is_sent = True
+        finally:
+            # A read that was broken off: the messages are ready for the next task at once.
+            if not is_sent and self._reservoir.put_back(delivery.number):
+                self._link.tell(GaveBack(delivery.number))
+
+    def do_action(
+        self, context: flight.ServerCallContext, action: flight.Action
+    ) -> Iterator[bytes]:
+        """`complete`: a task has read a delivery to its end. `ping`: is anybody there?"""
+        del context
+        if action.type == "complete":
+            number = int(action.body.to_pybytes())
+            self._reservoir.finish(number)
+            # The status first: when the task ends, the driver knows what is left here.
+            self._report()
+            try:
+                self._link.ask_complete(number)
+            except PenstockError as exc:
+                raise flight.FlightUnavailableError(str(exc)) from None
+        elif action.type != "ping":
+            raise flight.FlightServerError(f"no action {action.type!r}")
+        self._raise_failure()
+        return iter([b"ok"])
+
+    def _raise_failure(self) -> None:
+        failure = self._failure()
+        if failure is not None:
+            raise flight.FlightServerError(str(failure))
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def delivery_number(schema: pa.Schema) -> int:
+    """Read the delivery's number from a stream's schema."""
+    return int(schema.metadata[_NUMBER])

@@ -1,0 +1,105 @@
+"""The source's measurements, for Spark's progress and for Prometheus; runs on the driver.
+
+What the service does not tell is not invented: there is no backlog here, only what agents hold.
+"""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from penstock.pubsub.source.coordinator import Overview
+
+# name in the progress -> (name for Prometheus, kind, meaning)
+METRICS: dict[str, tuple[str, str, str]] = {
+    "agents": ("agents", "gauge", "Executors' agents that are connected."),
+    "streams": ("streams", "gauge", "Open StreamingPull connections."),
+    "bufferedMessages": ("buffered_messages", "gauge", "Pulled and not yet handed to a task."),
+    "bufferedBytes": ("buffered_bytes", "gauge", "The same in bytes."),
+    "unackedMessages": ("unacked_messages", "gauge", "Pulled and not yet acknowledged."),
+    "oldestUnackedSeconds": ("oldest_unacked_seconds", "gauge", "Age here of the oldest of them."),
+    "received": ("received_total", "counter", "Messages received."),
+    "redelivered": (
+        "redelivered_total",
+        "counter",
+        "Received again, as far as the service tells (with a dead-letter policy).",
+    ),
+    "acked": ("acked_total", "counter", "Messages acknowledged."),
+    "nacked": ("nacked_total", "counter", "Messages handed back."),
+    "ackFailures": ("ack_failures_total", "counter", "Acknowledgements refused or given up."),
+    "backoffs": ("backoffs_total", "counter", "Waits before a call or stream was tried again."),
+    "agentMemoryBytes": ("agent_memory_bytes", "gauge", "Resident memory of all agents."),
+    "openDeliveries": ("open_deliveries", "gauge", "Deliveries whose batch is not committed."),
+    "settlingDeliveries": (
+        "settling_deliveries",
+        "gauge",
+        "Deliveries of committed batches whose acknowledgement is not confirmed.",
+    ),
+}
+
+
+def measure(overview: Overview) -> dict[str, Any]:
+    """Give the measurements under their names in the progress."""
+    status = overview.status
+    return {
+        "agents": overview.agents,
+        "streams": status.streams,
+        "bufferedMessages": status.buffered_rows,
+        "bufferedBytes": status.buffered_bytes,
+        "unackedMessages": status.unacked_rows,
+        "oldestUnackedSeconds": round(status.oldest_unacked_seconds, 3),
+        "received": status.received,
+        "redelivered": status.redelivered,
+        "acked": status.acked,
+        "nacked": status.nacked,
+        "ackFailures": status.ack_failures,
+        "backoffs": status.backoffs,
+        "agentMemoryBytes": status.memory_bytes,
+        "openDeliveries": overview.open_deliveries,
+        "settlingDeliveries": overview.settling_deliveries,
+    }
+
+
+def render(values: dict[str, Any], subscription: str) -> str:
+    """Write the measurements in Prometheus' text format."""
+    lines = []
+    for name, (metric, kind, meaning) in METRICS.items():
+        full = f"penstock_pubsub_{metric}"
+        lines += [
+            f"# HELP {full} {meaning}",
+            f"# TYPE {full} {kind}",
+            f'{full}{{subscription="{subscription}"}} {values[name]}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+class MetricsServer:
+    """Answers GET /metrics on the driver machine."""
+
+    def __init__(self, port: int, text: Callable[[], str]) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                is_known = self.path.split("?")[0] == "/metrics"
+                body = text().encode() if is_known else b"see /metrics\n"
+                self.send_response(200 if is_known else 404)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - inherited
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("", port), Handler)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="penstock-metrics", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the port."""
+        self._server.shutdown()
+        self._server.server_close()
