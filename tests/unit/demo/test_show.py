@@ -59,7 +59,9 @@ def test_exit_code_tells_how_it_went(
     assert caught.value.exit_code == status
 
 
-@pytest.mark.parametrize("function", [story.create_resources, story.start_stream, story.read_back, consume.start_totals])
+@pytest.mark.parametrize(
+    "function", [story.create_resources, story.start_stream, story.read_back, consume.start_totals]
+)
 def test_shown_code_is_whole_and_fits_a_terminal(function: Callable[..., Any]) -> None:
     shown = body(function)
     assert ast.parse("if True:\n" + shown)
