@@ -63,12 +63,12 @@ class Service:
         topic = self.topic()
         return topic, self.subscription(topic, **settings)
 
-    def publish(self, topic: str, count: int) -> None:
+    def publish(self, topic: str, count: int, first: int = 0) -> None:
         """Publish messages that are numbered in their data and in an attribute."""
-        for start in range(0, count, 1000):
+        for start in range(first, first + count, 1000):
             messages = [
                 {"data": str(number).encode(), "attributes": {"n": str(number)}}
-                for number in range(start, min(start + 1000, count))
+                for number in range(start, min(start + 1000, first + count))
             ]
             self.publisher.publish(request={"topic": topic, "messages": messages})
 

@@ -80,7 +80,7 @@ class PubSubClient:
                 payload, timeout=timeout_seconds, metadata=_routing(method, resource)
             )
         except grpc.RpcError as exc:
-            raise CallFailed(exc.code().name, exc.details() or "") from exc
+            raise CallFailed(exc.code().name, exc.details() or "", _reasons(exc)) from exc
         return response
 
     def start(
@@ -127,6 +127,29 @@ def _outcome(ended: Any) -> bytes | CallFailed:
         response: bytes = ended.result()
         return response
     return CallFailed(code.name, ended.details() or "")
+
+
+def _reasons(error: Any) -> dict[str, str]:
+    """Read why single ack ids failed; exactly-once subscriptions tell in the status' details."""
+    payload = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
+    if payload is None:
+        return {}
+    from google.protobuf.message import DecodeError
+    from google.rpc import error_details_pb2, status_pb2
+
+    reasons: dict[str, str] = {}
+    try:
+        for detail in status_pb2.Status.FromString(payload).details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info):
+                reasons.update(info.metadata)
+    except DecodeError:
+        return {}
+    return {
+        ack_id: reason
+        for ack_id, reason in reasons.items()
+        if reason.startswith(("TRANSIENT_FAILURE_", "PERMANENT_FAILURE_"))
+    }
 
 
 def _routing(method: Method, resource: str) -> tuple[tuple[str, str], ...]:

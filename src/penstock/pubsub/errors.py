@@ -6,7 +6,7 @@ subscription, the fact is the service's own text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,10 +26,12 @@ _LONGEST_DETAILS = 600
 class CallFailed(Exception):  # noqa: N818 - a status on its way to the table, never shown to a user
     """A call ended with a status other than OK."""
 
-    def __init__(self, code: str, details: str) -> None:
-        super().__init__(code, details)
+    def __init__(self, code: str, details: str, reasons: Mapping[str, str] | None = None) -> None:
+        super().__init__(code, details, reasons)
         self.code = code
         self.details = details
+        # Exactly-once subscriptions: why each of these ack ids was not taken.
+        self.reasons = dict(reasons or {})
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import IO, Any
 
 import grpc
@@ -186,18 +188,31 @@ def _last_line(log: IO[bytes]) -> str:
 
 @contextlib.contextmanager
 def _in_thread(host: str, port: int, clock: Clock) -> Iterator[str]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="penstock-emulator", daemon=True)
+    started: Future[tuple[str, Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        server = PubSubServer(clock)
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            address = await server.start(host, port)
+        except ConnectError as exc:
+            started.set_exception(exc)
+            return
+        started.set_result((address, functools.partial(loop.call_soon_threadsafe, stopped.set)))
+        await stopped.wait()
+        await server.stop()
+
+    # asyncio.run waits for the tasks of open calls; a loop that is only stopped would drop them.
+    thread = threading.Thread(
+        target=lambda: asyncio.run(serve()), name="penstock-emulator", daemon=True
+    )
     thread.start()
-
-    def run(make: Callable[[], Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(make(), loop).result(_START_SECONDS)
-
-    server = PubSubServer(clock)
     try:
-        yield run(lambda: server.start(host, port))
+        address, stop = started.result(_START_SECONDS)
+        try:
+            yield address
+        finally:
+            stop()
     finally:
-        run(server.stop)
-        loop.call_soon_threadsafe(loop.stop)
         thread.join()
-        loop.close()

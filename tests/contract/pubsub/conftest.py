@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.pubsub_service import Service, running_service
 
+# Who would tell of a mistake inside the emulator, which runs in the test's own process.
+WITNESSES = ("penstock", "asyncio", "grpc")
+
 
 @pytest.fixture
-def service() -> Iterator[Service]:
+def service(caplog: pytest.LogCaptureFixture) -> Iterator[Service]:
+    """Run an emulator for one test; whatever the test does, the emulator must not stumble."""
     with running_service() as running:
         yield running
+    told = [
+        record.getMessage()
+        for phase in ("setup", "call", "teardown")
+        for record in caplog.get_records(phase)
+        if record.levelno >= logging.ERROR and record.name.startswith(WITNESSES)
+    ]
+    assert told == []

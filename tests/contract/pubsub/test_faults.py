@@ -245,6 +245,7 @@ def test_stream_is_cut_at_the_age_that_was_given(service: Service) -> None:
     topic, subscription = service.pair()
     service.emulator.inject(Fault(kind="cut", seconds=30.0))
     stream = service.stream(subscription, stream_ack_deadline_seconds=600)
+    wait_for(lambda: stream.responses)
     service.clock.advance(29)
     service.publish(topic, b"x")
     stream.wait_received(1)

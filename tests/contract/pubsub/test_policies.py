@@ -136,6 +136,14 @@ def test_spent_message_stays_while_its_dead_letter_topic_is_gone(service: Servic
         assert received[0].delivery_attempt == attempt
         service.nack(subscription, received)
     assert service.emulator.counters(subscription).unacked == 1
+    found = service.subscriber.get_subscription(subscription=subscription)
+    assert found.dead_letter_policy.dead_letter_topic == "_deleted-topic_"
+    service.subscriber.update_subscription(
+        request={
+            "subscription": {"name": subscription, "ack_deadline_seconds": 20},
+            "update_mask": field_mask_pb2.FieldMask(paths=["ack_deadline_seconds"]),
+        }
+    )
 
 
 def test_retry_policy_holds_a_refused_message_back(service: Service) -> None:

@@ -136,6 +136,15 @@ def test_emulator_does_not_outlive_a_killed_parent() -> None:
     wait_for(lambda: not is_running(pid))
 
 
+def test_interrupt_of_the_terminal_does_not_end_the_emulator() -> None:
+    """Ctrl-C reaches the child as well; it stays for the parent's clean-up, and ends after it."""
+    with pubsub_emulator() as emulator:
+        pid = emulator.pid()
+        os.kill(pid, signal.SIGINT)
+        create_topic(emulator.address, "orders")
+    assert not is_running(pid)
+
+
 @pytest.mark.parametrize("in_process", [False, True])
 def test_port_in_use_is_a_clear_error(in_process: bool) -> None:
     """A port that another program has is an error that says so, and how to go on."""
@@ -161,6 +170,18 @@ def test_port_can_be_chosen() -> None:
         with pubsub_emulator(port=port, in_process=True) as emulator:
             assert emulator.address == f"127.0.0.1:{port}"
             create_topic(emulator.address, "orders")
+
+
+def test_emulator_listens_on_ipv6_too() -> None:
+    """An IPv6 address is put into brackets, as clients want it."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with pubsub_emulator(host="::1", in_process=True) as emulator:
+        assert emulator.address.startswith("[::1]:")
+        create_topic(emulator.address, "orders")
 
 
 def test_two_emulators_know_nothing_of_each_other() -> None:

@@ -382,7 +382,7 @@ class Backlog:
         self._outstanding -= len(leased)
         self._add_load(leased, -1)
         if self.is_ordered:
-            pass
+            self._locks.release(self._keys(leased))
 
     def _add_load(self, positions: Positions, sign: int) -> None:
         owners = self._owner[positions]

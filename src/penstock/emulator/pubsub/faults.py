@@ -22,7 +22,7 @@ class Fault:
 
     Kinds:
         error: the call fails with `code` before any work is done.
-        latency: the call waits `seconds` before it works.
+        latency: the call waits `seconds` (of real time) before it works.
         cut: an open StreamingPull that is at least `seconds` old ends with `code`; messages it
             was about to send stay leased.
         lose_ack: acknowledgements are confirmed but not done.

@@ -58,6 +58,7 @@ class PubSubServer:
 
     async def start(self, host: str, port: int) -> str:
         """Listen; returns the address. Port 0 takes a free one."""
+        host = f"[{host}]" if ":" in host else host
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(tuple(self._handlers()))
         try:
@@ -284,6 +285,8 @@ def _main() -> None:
     """Serve for a parent process: print the address, end when standard input ends."""
 
     async def run() -> None:
+        # Ctrl-C goes to the parent's whole group; the parent decides when this ends.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         server = PubSubServer()
         address = await server.start(sys.argv[1], int(sys.argv[2]))
         sys.stdout.write(address + "\n")

@@ -289,10 +289,12 @@ class Store:
         """Remove a topic; its subscriptions keep what they have."""
         del self.topics[topic.name]
         for subscription in self.subscriptions.values():
-            if subscription.log is not topic.log:
-                continue
-            subscription.settings.topic = DELETED_TOPIC
-            subscription.settings.ClearField("topic_message_retention_duration")
+            settings = subscription.settings
+            if subscription.log is topic.log:
+                settings.topic = DELETED_TOPIC
+                settings.ClearField("topic_message_retention_duration")
+            if settings.dead_letter_policy.dead_letter_topic == topic.name:
+                settings.dead_letter_policy.dead_letter_topic = DELETED_TOPIC
 
     def delete_subscription(self, subscription: Subscription) -> None:
         """Remove a subscription and end its streams."""

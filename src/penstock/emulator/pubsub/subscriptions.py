@@ -112,6 +112,8 @@ def check(store: Store, settings: Any) -> None:
 
 def _check_dead_letter(store: Store, settings: Any) -> None:
     policy = settings.dead_letter_policy
+    if policy.dead_letter_topic == names.DELETED_TOPIC:
+        return
     if policy.dead_letter_topic:
         names.check_name(policy.dead_letter_topic, "topics", "dead_letter_policy.dead_letter_topic")
         store.topic(policy.dead_letter_topic)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf import message
+from google.pubsub_v1.types.pubsub import PublishRequest
 
 from penstock.emulator.pubsub.columns import Positions, lengths
 from penstock.pubsub.protos import handler
@@ -93,6 +94,9 @@ class PublishedMessages:
 
 def decode_publish(payload: bytes) -> PublishedMessages:
     """Split a PublishRequest into its messages without taking them apart."""
+    # Only a check: ptars takes bytes that protobuf refuses, and one such message would make every
+    # response that it is part of unreadable. Costs a tenth of what reading the columns costs.
+    parse(PublishRequest.pb(), payload)
     raw = decode("RawPublishRequest", payload)
     heads = decode("PublishRequestHeads", payload)
     return PublishedMessages(

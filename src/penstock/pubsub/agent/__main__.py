@@ -33,6 +33,9 @@ def main() -> None:
             os.dup2(null.fileno(), 1)
 
     run_agent(AgentConfig.from_json(config_text), Path(sys.argv[1]), ready)
+    # At once: what Flight does on its way out would remove the socket of an agent that was started
+    # in our place.
+    os._exit(0)
 
 
 if __name__ == "__main__":

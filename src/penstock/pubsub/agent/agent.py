@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from penstock._core.processes import ProcessWatch
 from penstock.errors import PenstockError
 from penstock.pubsub.agent import protocol
 from penstock.pubsub.agent.config import AgentConfig
-from penstock.pubsub.agent.launcher import log_tail
+from penstock.pubsub.agent.launcher import locked, log_tail, mark_alive
 from penstock.pubsub.agent.leases import AckSender, LeaseKeeper, Settler
 from penstock.pubsub.agent.link import Link
 from penstock.pubsub.agent.puller import Puller, PullLimits
@@ -82,13 +83,15 @@ class Agent:
             for _ in range(streams)
         ]
         self._report_due = threading.Event()
+        self._socket = directory / "agent.sock"
         self._server = AgentServer(
-            f"grpc+unix://{directory / 'agent.sock'}",
+            f"grpc+unix://{self._socket}",
             self._reservoir,
             self._link,
             self.report,
-            lambda: self._failure,
+            self._failure_text,
         )
+        self._mark = mark_alive(directory)
         self._parent = ProcessWatch(config.parent)
 
     def run(self, ready: Callable[[], None]) -> None:
@@ -119,6 +122,8 @@ class Agent:
 
     def _end(self) -> None:
         _LOG.info("ending")
+        # From here on a task that looks for an agent starts another one.
+        self._socket.unlink(missing_ok=True)
         for puller in self._pullers:
             puller.stop()
         self._keeper.stop()
@@ -127,10 +132,19 @@ class Agent:
         self._sender.hand_back(self._reservoir.drain())
         self._link.stop()
         self._client.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        with locked(self._directory):
+            # Another one that was started meanwhile lives in the same directory.
+            if not self._socket.exists():
+                shutil.rmtree(self._directory, ignore_errors=True)
+        # The last agent of this user leaves nothing behind.
+        with suppress(OSError):
+            self._directory.parent.rmdir()
 
     def report(self) -> None:
         """Tell the coordinator how things stand."""
+        if self._failure is not None:
+            # Again and again: the link may have been broken when it was told first.
+            self._tell_failure(self._failure)
         state = self._reservoir.state()
         now = self._clock.monotonic()
         pulls = [puller.counters for puller in self._pullers]
@@ -169,6 +183,9 @@ class Agent:
             return
         self._failure = error
         _LOG.error("cannot go on: %s", error)
+        self._tell_failure(error)
+
+    def _tell_failure(self, error: PenstockError) -> None:
         facts = {
             "code": error.code,
             "subject": error.subject,
@@ -176,6 +193,12 @@ class Agent:
             "remedy": error.remedy,
         }
         self._link.tell(protocol.Fatal(facts, log_tail(self._directory)))
+
+    def _failure_text(self) -> str | None:
+        if self._failure is None:
+            return None
+        log = f"--- log of the agent, process {os.getpid()}\n{log_tail(self._directory)}"
+        return f"{self._failure}\n{log}"
 
 
 def _hello(name: str) -> protocol.Hello:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
+import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from pyarrow import flight
 
@@ -55,18 +59,19 @@ def ensure_agent(config: AgentConfig) -> str:
     location = f"grpc+unix://{directory / 'agent.sock'}"
     if is_alive(location):
         return location
-    _make_private(directory)
-    with _locked(directory):
+    with locked(directory):
         if not is_alive(location):
+            _sweep(directory)
             _start(config, directory)
     return location
 
 
 def is_alive(location: str) -> bool:
     """Tell whether an agent answers there."""
-    if not Path(location.removeprefix("grpc+unix://")).exists():
-        return False
     try:
+        # Refused at once where nobody listens; Flight would try for a while.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(location.removeprefix("grpc+unix://"))
         with flight.connect(location) as client:
             list(client.do_action("ping", flight.FlightCallOptions(timeout=5.0)))
     except flight.FlightServerError:
@@ -91,14 +96,60 @@ def _make_private(directory: Path) -> None:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    with (directory / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def locked(directory: Path) -> Iterator[None]:
+    """Hold an agent's directory alone, making it if need be."""
+    while True:
+        try:
+            _make_private(directory)
+            file = (directory / "lock").open("w")
+        except FileNotFoundError:
+            # An agent that has ended has just removed it.
+            continue
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_same(file.fileno(), directory / "lock"):
+                yield
+                return
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    """Tell whether an open file is still the one of that name."""
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(descriptor)
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what agents that were killed have left behind."""
+    for other in directory.parent.iterdir():
+        if other == directory:
+            continue
+        try:
+            with (other / "lock").open("r+") as file:
+                # Whoever holds it is just starting an agent there.
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with (other / "alive").open("r+") as mark:
+                    fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(other, ignore_errors=True)
+        except OSError:
+            # Held, or gone already.
+            continue
+
+
+def mark_alive(directory: Path) -> IO[str]:
+    """Hold a lock for as long as this process lives; the system lets go of it, whatever happens."""
+    file = (directory / "alive").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
 
 
 def _start(config: AgentConfig, directory: Path) -> None:
-    (directory / "agent.sock").unlink(missing_ok=True)
+    # The mark may still be held by an agent that is on its way out.
+    for name in ("agent.sock", "alive"):
+        (directory / name).unlink(missing_ok=True)
     with (directory / "agent.log").open("wb") as log:
         child = subprocess.Popen(  # noqa: S603 - our own module
             [sys.executable, "-m", "penstock.pubsub.agent", str(directory)],
@@ -107,16 +158,18 @@ def _start(config: AgentConfig, directory: Path) -> None:
             stderr=log,
             cwd="/",
             # Spark adds to sys.path what was sent with the job; the agent needs it too.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env={**os.environ, "PYTHONPATH": _python_path()},
             start_new_session=True,
         )
         assert child.stdin is not None  # noqa: S101 - asked for
         assert child.stdout is not None  # noqa: S101 - asked for
-        timer = threading.Timer(_START_SECONDS, child.kill)
+        # The agent detaches itself from the child, but stays in its session.
+        timer = threading.Timer(_START_SECONDS, os.killpg, (child.pid, signal.SIGKILL))
         timer.start()
         try:
-            child.stdin.write(config.to_json().encode())
-            child.stdin.close()
+            with suppress(BrokenPipeError):
+                child.stdin.write(config.to_json().encode())
+                child.stdin.close()
             # The agent detaches itself; its end of the pipe stays open until it is ready or dead.
             answer = child.stdout.read()
         finally:
@@ -124,12 +177,19 @@ def _start(config: AgentConfig, directory: Path) -> None:
             child.stdout.close()
             child.wait()
     if answer.strip() != b"ready":
+        words = log_tail(directory)
+        # Under the lock, which other tasks see to be gone and make anew.
+        shutil.rmtree(directory, ignore_errors=True)
         raise AgentError(
             "AGENT_START",
             f"The Pub/Sub agent of executor process {config.parent}",
             "did not start",
-            f"Its last words:\n{log_tail(directory)}",
+            f"Its last words:\n{words}",
         )
+
+
+def _python_path() -> str:
+    return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
 
 
 def log_tail(directory: Path) -> str:

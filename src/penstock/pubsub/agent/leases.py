@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock._core.clock import Clock
 from penstock.pubsub.agent.reservoir import Reservoir
@@ -31,7 +32,7 @@ _ATTEMPTS = 8
 
 @dataclass
 class LeaseCounters:
-    """What was done, in messages; written by one thread each, read by any."""
+    """What was done, in messages; read by any thread."""
 
     acked: int = 0
     nacked: int = 0
@@ -47,6 +48,8 @@ class AckSender:
         self._subscription = subscription
         self._clock = clock
         self._backoff = Backoff(longest_seconds=5.0)
+        # Protects the counters: the settler and the lease keeper both send.
+        self._lock = threading.Lock()
         self.counters = LeaseCounters()
 
     def acknowledge(self, ack_ids: list[pa.StringArray]) -> int:
@@ -74,33 +77,53 @@ class AckSender:
         # Each id has a tag and a length of up to three bytes before it.
         for end in cut_points(byte_lengths(joined) + 4, _REQUEST_IDS, _REQUEST_BYTES):
             part = joined.slice(start, end - start)
-            offsets = pa.array([0, len(part)], pa.int32())
-            columns = {
-                "subscription": pa.array([self._subscription]),
-                **{name: pa.array([value], pa.int32()) for name, value in extra.items()},
-                "ack_ids": pa.ListArray.from_arrays(offsets, part),
-            }
-            name = method.path.rsplit("/", 1)[1] + "Request"
-            if self._call(method, encode(name, pa.record_batch(columns))):
-                done += len(part)
-            else:
-                self.counters.failures += len(part)
+            failed = self._send_part(part, method, extra)
+            done += len(part) - failed
+            with self._lock:
+                self.counters.failures += failed
             start = end
         return done
 
-    def _call(self, method: Method, payload: bytes) -> bool:
+    def _send_part(self, ack_ids: pa.StringArray, method: Method, extra: dict[str, int]) -> int:
+        """Send one request until the service has taken it; returns how many ids failed."""
+        failed = 0
         for attempt in range(_ATTEMPTS):
+            payload = self._encode(ack_ids, method, extra)
             try:
                 self._client.call(method, self._subscription, payload, _CALL_SECONDS)
             except CallFailed as failure:
-                if not is_transient(failure.code):
+                if failure.reasons:
+                    # Of an exactly-once subscription: the ids that it does not name are taken.
+                    ack_ids, refused = _divide(ack_ids, failure.reasons)
+                    failed += refused
+                elif not is_transient(failure.code):
                     _LOG.warning("%s failed: %s %s", method.path, failure.code, failure.details)
-                    return False
-                self.counters.backoffs += 1
+                    return failed + len(ack_ids)
+                if not len(ack_ids):
+                    return failed
+                with self._lock:
+                    self.counters.backoffs += 1
                 self._clock.wait(self._backoff.seconds(attempt))
             else:
-                return True
-        return False
+                return failed
+        return failed + len(ack_ids)
+
+    def _encode(self, ack_ids: pa.StringArray, method: Method, extra: dict[str, int]) -> bytes:
+        offsets = pa.array([0, len(ack_ids)], pa.int32())
+        columns = {
+            "subscription": pa.array([self._subscription]),
+            **{name: pa.array([value], pa.int32()) for name, value in extra.items()},
+            "ack_ids": pa.ListArray.from_arrays(offsets, ack_ids),
+        }
+        return encode(method.path.rsplit("/", 1)[1] + "Request", pa.record_batch(columns))
+
+
+def _divide(ack_ids: pa.StringArray, reasons: dict[str, str]) -> tuple[pa.StringArray, int]:
+    """Give the ids that are worth sending again, and the number of those that are not."""
+    passing = [ack_id for ack_id, why in reasons.items() if why.startswith("TRANSIENT_")]
+    again = ack_ids.filter(pc.is_in(ack_ids, pa.array(passing, pa.string())))
+    named = pc.sum(pc.is_in(ack_ids, pa.array(list(reasons), pa.string()))).as_py() or 0
+    return again, named - len(again)
 
 
 class Settler:

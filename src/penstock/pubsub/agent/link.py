@@ -55,10 +55,13 @@ class Link:
                 ("grpc.max_reconnect_backoff_ms", 1_000),
             ],
         )
-        # Protects _outbox and _answers, which are renewed with every connection.
+        # Protects the three below; outbox and answers are renewed with every connection.
         self._lock = threading.Lock()
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._answers: dict[int, Future[bool]] = {}
+        # What was asked and not answered, with the payload: asked again on the next connection
+        # if the link was not open yet.
+        self._answers: dict[int, tuple[Future[bool], bytes]] = {}
+        self._is_over = False
         self._asks = itertools.count(1)
         self.ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-link", daemon=True)
@@ -97,9 +100,13 @@ class Link:
     def _ask(self, make: Callable[[int], Any]) -> bool:
         ask = next(self._asks)
         answer: Future[bool] = Future()
+        payload = protocol.encode(make(ask))
         with self._lock:
-            self._answers[ask] = answer
-            self._outbox.put(protocol.encode(make(ask)))
+            if self._is_over:
+                answer.set_exception(ConnectionError("the link is closed"))
+            self._answers[ask] = answer, payload
+            # Between two connections nobody reads it; the next one begins with what is unanswered.
+            self._outbox.put(payload)
         try:
             return answer.result(timeout=_ANSWER_SECONDS)
         except (TimeoutError, ConnectionError):
@@ -129,14 +136,20 @@ class Link:
             self.ended.wait(backoff.seconds(attempt))
             attempt += 1
         self.ended.set()
+        with self._lock:
+            self._is_over = True
+        self._fail_asks()
 
     def _connect_once(self) -> float | None:
         """Serve one connection until it breaks; returns when it was last alive."""
+        outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        outbox.put(protocol.encode(self._hello))
         with self._lock:
-            self._outbox = queue.SimpleQueue()
-            self._outbox.put(protocol.encode(self._hello))
+            for _, payload in self._answers.values():
+                outbox.put(payload)
+            self._outbox = outbox
         call = self._channel.stream_stream(protocol.LINK_METHOD)(
-            self._outgoing(self._outbox), metadata=((protocol.TOKEN_KEY, self._token),)
+            self._outgoing(outbox), metadata=((protocol.TOKEN_KEY, self._token),)
         )
         is_open = False
         try:
@@ -152,12 +165,18 @@ class Link:
             self.ended.set()
         finally:
             call.cancel()
-            self._outbox.put(None)
-            with self._lock:
-                for answer in self._answers.values():
-                    if not answer.done():
-                        answer.set_exception(ConnectionError("the link broke"))
+            outbox.put(None)
+            if is_open or self.ended.is_set():
+                # The coordinator has forgotten us: nobody may rely on what was asked before.
+                self._fail_asks()
         return time.monotonic() if is_open else None
+
+    def _fail_asks(self) -> None:
+        with self._lock:
+            for answer, _ in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionError("the link broke"))
+            self._answers.clear()
 
     @staticmethod
     def _outgoing(outbox: queue.SimpleQueue[bytes | None]) -> Iterator[bytes]:
@@ -168,7 +187,7 @@ class Link:
         match message:
             case protocol.Answer():
                 with self._lock:
-                    answer = self._answers.get(message.ask)
+                    answer, _ = self._answers.pop(message.ask, (None, b""))
                 if answer is not None and not answer.done():
                     answer.set_result(message.is_yes)
             case protocol.Order():

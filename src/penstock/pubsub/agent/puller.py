@@ -29,6 +29,8 @@ _RESUME_AT = 0.8
 _PAUSE_POLL_SECONDS = 0.02
 # The service drops a stream on which the client has been silent for a minute.
 _HEARTBEAT_SECONDS = 25.0
+# A stream that was open for so long has not failed to open.
+_SOUND_SECONDS = 60.0
 
 
 @dataclass
@@ -94,6 +96,7 @@ class Puller:
         attempt = 0
         while not self._ended.is_set():
             before = self.counters.received
+            began = self._clock.monotonic()
             try:
                 self._pull_once()
             except CallFailed as failure:
@@ -109,7 +112,10 @@ class Puller:
                 return
             finally:
                 self.counters.is_open = False
-            attempt = 0 if self.counters.received > before else attempt + 1
+            # The service ends idle streams from time to time; that is no reason to wait longer.
+            lived = self._clock.monotonic() - began
+            is_sound = self.counters.received > before or lived > _SOUND_SECONDS
+            attempt = 0 if is_sound else attempt + 1
             self.counters.backoffs += 1
             self._ended.wait(self._backoff.seconds(attempt))
 
@@ -120,7 +126,10 @@ class Puller:
         )
         try:
             for payload in responses:
-                self.counters.is_open = True
+                if not self.counters.is_open:
+                    # Quiet is counted from here: a stream that was not open has told nothing.
+                    self.counters.last_message_at = self._clock.monotonic()
+                    self.counters.is_open = True
                 self._take(payload)
                 self._pause_while_full()
         finally:

@@ -155,12 +155,21 @@ class Reservoir:
                         passed.append(others)
                     if not piece.count:
                         continue
-                if rows + piece.count > most_rows:
-                    piece, rest = piece.split(most_rows - rows)
-                    passed.append(rest)
+                count = min(piece.count, most_rows - rows)
+                if size + piece.size > most_bytes:
+                    # Messages of one response are taken to be of one size.
+                    fitting = -(-(most_bytes - size) * piece.count // piece.size)
+                    count = min(count, max(1, fitting))
+                rest: Piece | None = None
+                if count < piece.count:
+                    piece, rest = piece.split(count)
                 delivery.pieces.append(piece)
                 rows += piece.count
                 size += piece.size
+                if rest is not None:
+                    # Nothing that came after it may overtake it.
+                    passed.append(rest)
+                    break
             self._buffer.extendleft(reversed(passed))
             self._buffered_rows -= rows
             self._buffered_bytes -= size

@@ -57,7 +57,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         reservoir: Reservoir,
         link: Link,
         report: Callable[[], None],
-        failure: Callable[[], PenstockError | None],
+        failure: Callable[[], str | None],
     ) -> None:
         super().__init__(location)
         self._reservoir = reservoir
@@ -137,7 +137,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
     def _raise_failure(self) -> None:
         failure = self._failure()
         if failure is not None:
-            raise flight.FlightServerError(str(failure))
+            raise flight.FlightServerError(failure)
 
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -60,17 +60,20 @@ class Coordinator:
         self.port = 0
         self._ledger = Ledger(committed)
         self._agents: dict[str, Agent] = {}
-        self._gone = Status()
+        # What agents that are gone have counted; an agent that comes back counts on by itself.
+        self._gone: dict[str, Status] = {}
         self._fatal: PenstockError | None = None
         self._changed = asyncio.Condition()
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._server: grpc.aio.Server | None = None
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="penstock-coordinator", daemon=True
-        )
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Listen on a free port of every interface; agents prove themselves by the token."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="penstock-coordinator", daemon=True
+        )
         self._thread.start()
         self.port = self._run(self._start())
 
@@ -95,7 +98,7 @@ class Coordinator:
         return port
 
     def stop(self) -> None:
-        """Tell the agents to end, and close."""
+        """Tell the agents to end, and close; once more does nothing."""
 
         async def end() -> None:
             for agent in self._agents.values():
@@ -103,15 +106,22 @@ class Coordinator:
             if self._server is not None:
                 await self._server.stop(1.0)
 
+        if self._thread is None:
+            return
         self._run(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+        self._thread = None
 
     def overview(self, tick: int = 0) -> Overview:
         """Tell how things stand, with the rows that the tasks of one batch have got."""
 
         async def look() -> Overview:
-            total = self._gone
+            total = Status()
+            for counted in self._gone.values():
+                total = _add(total, counted)
             for agent in self._agents.values():
                 total = _add(total, agent.status)
             return Overview(
@@ -137,7 +147,18 @@ class Coordinator:
             expired = self._ledger.expire(tick, ttl_batches)
             if expired:
                 _LOG.warning("%d deliveries were never confirmed as acknowledged", expired)
-            for name, settlement in self._ledger.commit(tick).items():
+            repeated = self._ledger.repeated_rows
+            orders = self._ledger.commit(tick)
+            if self._ledger.repeated_rows > repeated:
+                _LOG.warning(
+                    "%d messages of batch %d come again, because their partitions were read more "
+                    "than once. After a failed task or with speculation that is as it should be; "
+                    "if it is so in every batch, the sink computes the batch several times: call "
+                    "persist() on it first",
+                    self._ledger.repeated_rows - repeated,
+                    tick,
+                )
+            for name, settlement in orders.items():
                 agent = self._agents.get(name)
                 if agent is not None:
                     agent.outbox.put_nowait(Order(settlement.ack, settlement.nack))
@@ -189,12 +210,16 @@ class Coordinator:
             if agent is not None and self._agents.get(agent.name) is agent:
                 del self._agents[agent.name]
                 self._ledger.drop_agent(agent.name)
-                self._gone = _add(self._gone, _counters(agent.status))
+                self._gone[agent.name] = _counters(agent.status)
 
     def _welcome(self, message: Any) -> Agent:
         if not isinstance(message, protocol.Hello):
             raise WireError("LINK", "An agent", "did not introduce itself", "Report this")
         agent = Agent(message.agent, message)
+        # An agent that connects anew has handed back what it had delivered, even if the end of
+        # its former link was not noticed here yet.
+        self._ledger.drop_agent(agent.name)
+        self._gone.pop(agent.name, None)
         self._agents[agent.name] = agent
         # A greeting, by which the agent knows that the link is open.
         agent.outbox.put_nowait(Answer(0, is_yes=True))

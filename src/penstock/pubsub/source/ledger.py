@@ -43,6 +43,8 @@ class Ledger:
         # Told to ack or nack, and not confirmed; by agent and number, with the tick of the order.
         self._settling: dict[tuple[str, int], int] = {}
         self._rows_by_tick: dict[int, int] = defaultdict(int)
+        # Rows handed back because two attempts, or two actions of one sink, have read them.
+        self.repeated_rows = 0
 
     @property
     def open_count(self) -> int:
@@ -92,6 +94,8 @@ class Ledger:
             del self._open[delivery.agent, delivery.number]
             self._settling[delivery.agent, delivery.number] = tick
             is_sure = delivery.is_complete and complete[delivery.tick, delivery.index] == 1
+            if delivery.is_complete and not is_sure:
+                self.repeated_rows += delivery.rows
             order = orders[delivery.agent]
             (order.ack if is_sure else order.nack).append(delivery.number)
         for old in [t for t in self._rows_by_tick if t <= tick]:

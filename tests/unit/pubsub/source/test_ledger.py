@@ -106,3 +106,14 @@ def test_a_lost_agent_leaves_nothing_behind() -> None:
     ledger.drop_agent("a")
 
     assert (ledger.open_count, ledger.settling_count, ledger.rows_of(2)) == (1, 0, 10)
+
+
+def test_rows_that_were_read_twice_are_counted() -> None:
+    ledger = Ledger()
+    for number in (1, 2):
+        ledger.deliver(Delivery("a", number, 1, 0, number, 5))
+        ledger.complete("a", number)
+    ledger.deliver(Delivery("a", 3, 1, 1, 3, 7))
+    ledger.complete("a", 3)
+    ledger.commit(1)
+    assert ledger.repeated_rows == 10

@@ -1,0 +1,192 @@
+"""The Pub/Sub source on two executor processes: what is lost when parts of it die. Nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.pubsub import Service
+from tests.support.source import agents, is_running
+from tests.support.source_cluster import Driver, driver
+from tests.support.spark import wait_until
+
+# Two sessions start here, each with two executors; on a busy machine that takes its time.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+COUNT = 2000
+BATCH = 200
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Driver]:
+    # A task that has failed on an executor is tried on the other one.
+    settings = {
+        "spark.excludeOnFailure.enabled": "true",
+        "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor": "1",
+        "spark.excludeOnFailure.timeout": "5s",
+        "spark.excludeOnFailure.application.maxFailedTasksPerExecutor": "100",
+        "spark.excludeOnFailure.application.maxFailedExecutorsPerNode": "100",
+        "spark.excludeOnFailure.stage.maxFailedTasksPerExecutor": "100",
+        "spark.excludeOnFailure.stage.maxFailedExecutorsPerNode": "100",
+        "spark.excludeOnFailure.task.maxTaskAttemptsPerNode": "3",
+    }
+    with driver(**settings) as running:
+        yield running
+
+
+def begin(cluster: Driver, pubsub: Service, subscription: str, folder: Path) -> None:
+    options = {
+        "endpoint": pubsub.emulator.address,
+        "subscriptionId": subscription,
+        "jitter": "0s",
+        "streamsPerExecutor": "2",
+        "leaseDuration": "10s",
+        "maxRowsPerTrigger": str(BATCH),
+    }
+    cluster.ask("start", folder, options=options)
+
+
+def output(folder: Path) -> dict[int, list[tuple[int, int]]]:
+    """Read what the sink holds: batch -> (number, executor's daemon)."""
+    return {
+        int(path.stem): [tuple(row) for row in json.loads(path.read_text())]
+        for path in (folder / "out").glob("*.json")
+    }
+
+
+def numbers(folder: Path) -> list[int]:
+    return [number for rows in output(folder).values() for number, _ in rows]
+
+
+def wait_complete(
+    cluster: Driver, pubsub: Service, subscription: str, folder: Path, count: int = COUNT
+) -> None:
+    """Wait until every message is in the sink, and all are acknowledged."""
+
+    def state() -> Any:
+        answer = cluster.ask("progress", folder)
+        counters = pubsub.emulator.counters(subscription)
+        return {
+            "rows": len(set(numbers(folder))),
+            "counters": counters,
+            **answer,
+            "log": cluster.log_tail(),
+        }
+
+    def is_complete() -> bool:
+        if set(numbers(folder)) != set(range(count)):
+            return False
+        return pubsub.emulator.counters(subscription).unacked == 0
+
+    wait_until(is_complete, 90, state)
+
+
+def end(cluster: Driver, pubsub: Service, folder: Path) -> None:
+    """Stop the query; its agents must end."""
+    running = agents(pubsub)
+    (folder / "hold").unlink(missing_ok=True)
+    cluster.ask("stop", folder)
+    wait_until(lambda: not any(map(is_running, running)), 20, lambda: running)
+
+
+def hold_a_batch(folder: Path) -> list[int]:
+    """Wait until a task has read rows and does not go on; gives the waiting processes."""
+    wait_until(lambda: len(output(folder)) >= 2, 120, lambda: list(folder.iterdir()))
+    (folder / "hold").touch()
+    return wait_until(
+        lambda: [int(path.name.split("-")[1]) for path in folder.glob("held-*")],
+        30,
+        lambda: list(folder.iterdir()),
+    )
+
+
+def test_a_retry_on_the_other_executor_loses_nothing(
+    cluster: Driver, pubsub: Service, tmp_path: Path
+) -> None:
+    """The trap: an attempt has read everything and fails, and another executor's attempt counts."""
+    topic, subscription = pubsub.pair()
+    begin(cluster, pubsub, subscription, tmp_path)
+    try:
+        pubsub.publish(topic, COUNT // 2)
+        wait_until(
+            lambda: len(output(tmp_path)) >= 2, 120, lambda: cluster.ask("progress", tmp_path)
+        )
+        (tmp_path / "fail").touch()
+        pubsub.publish(topic, COUNT // 2, COUNT // 2)
+        failed = wait_until(lambda: list(tmp_path.glob("failed-*")), 30)
+        wait_complete(cluster, pubsub, subscription, tmp_path)
+        homes = {home for rows in output(tmp_path).values() for _, home in rows}
+        counters = pubsub.emulator.counters(subscription)
+    finally:
+        end(cluster, pubsub, tmp_path)
+    assert len(homes) == 2
+    assert int(failed[0].name.split("-")[1]) in homes
+    # What both attempts had read comes again, and no more.
+    assert 0 < counters.redelivered <= 2 * BATCH
+    assert len(numbers(tmp_path)) - COUNT <= 2 * BATCH
+
+
+@pytest.mark.parametrize("victim", ["worker", "agent", "executor"])
+def test_a_process_killed_in_mid_batch_loses_nothing(
+    cluster: Driver, pubsub: Service, tmp_path: Path, victim: str
+) -> None:
+    """SIGKILL of one process: every message arrives, and only what was in flight comes again."""
+    topic, subscription = pubsub.pair()
+    begin(cluster, pubsub, subscription, tmp_path)
+    try:
+        pubsub.publish(topic, COUNT)
+        holding = hold_a_batch(tmp_path)
+        for process in victims(cluster, pubsub, victim, holding[0]):
+            process.kill()
+        in_flight = pubsub.emulator.counters(subscription).outstanding
+        (tmp_path / "hold").unlink()
+        wait_complete(cluster, pubsub, subscription, tmp_path)
+        counters = pubsub.emulator.counters(subscription)
+    finally:
+        end(cluster, pubsub, tmp_path)
+    assert counters.redelivered <= in_flight + 2 * BATCH
+    assert len(numbers(tmp_path)) - COUNT <= in_flight + 2 * BATCH
+
+
+def victims(cluster: Driver, pubsub: Service, kind: str, holding: int) -> list[psutil.Process]:
+    """Find what to kill: something that has to do with the process that holds the batch."""
+    worker = psutil.Process(holding)
+    if kind == "worker":
+        return [worker]
+    if kind == "agent":
+        return agents(pubsub)[:1]
+    executors = cluster.descendants("CoarseGrainedExecutorBackend")
+    return [process for process in worker.parents() if process in executors]
+
+
+def test_a_killed_driver_goes_on_from_its_checkpoint(pubsub: Service, tmp_path: Path) -> None:
+    """SIGKILL of the driver in mid-batch: a new one gets what was not acknowledged."""
+    topic, subscription = pubsub.pair()
+    with driver() as first:
+        begin(first, pubsub, subscription, tmp_path)
+        pubsub.publish(topic, COUNT)
+        hold_a_batch(tmp_path)
+        running = agents(pubsub)
+        below = first.process.children(recursive=True)
+        in_flight = pubsub.emulator.counters(subscription).outstanding
+        for process in [first.process, *first.descendants("org.apache.spark.deploy.SparkSubmit")]:
+            os.kill(process.pid, signal.SIGKILL)
+        # Executors and agents notice by themselves.
+        wait_until(lambda: not any(map(is_running, [*running, *below])), 30, lambda: running)
+    (tmp_path / "hold").unlink()
+    with driver() as second:
+        begin(second, pubsub, subscription, tmp_path)
+        try:
+            wait_complete(second, pubsub, subscription, tmp_path)
+        finally:
+            end(second, pubsub, tmp_path)
+    assert len(running) == 2
+    # Agents that end may hand messages to each other; what counts is what the sink got twice.
+    assert len(numbers(tmp_path)) - COUNT <= in_flight + 2 * BATCH

@@ -1,0 +1,175 @@
+"""Acks and leases: what is sent again, what is counted, what is prolonged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.pubsub_v1 import types
+
+from penstock._core.clock import ManualClock
+from penstock.pubsub.agent.leases import AckSender, LeaseKeeper, Settler
+from penstock.pubsub.agent.reservoir import Reservoir
+from penstock.pubsub.client import ACKNOWLEDGE, PubSubClient
+from penstock.pubsub.errors import CallFailed
+from penstock.pubsub.source.options import PubSubSourceOptions
+from penstock.testing import Fault
+from tests.support.pubsub_service import Service, running_service
+from tests.support.scripted_client import ScriptedClient
+from tests.support.waiting import wait_for
+from tests.unit.pubsub.agent.test_reservoir import received
+
+SUBSCRIPTION = "projects/p/subscriptions/s"
+AckRequest = types.AcknowledgeRequest.pb()
+ModifyRequest = types.ModifyAckDeadlineRequest.pb()
+
+
+class Script:
+    """Answers Acknowledge and ModifyAckDeadline as it is told, then with success."""
+
+    def __init__(self, *outcomes: CallFailed | None) -> None:
+        self.outcomes = list(outcomes)
+        self.acked: list[list[str]] = []
+        self.modified: list[tuple[list[str], int]] = []
+        self.clock = ManualClock()
+        answers: dict[str, Callable[..., bytes]] = {
+            "Acknowledge": self._acknowledge,
+            "ModifyAckDeadline": self._modify,
+        }
+        self.client = ScriptedClient(answers)
+        self.sender = AckSender(self.client, SUBSCRIPTION, self.clock)
+
+    def _acknowledge(self, payload: bytes, timeout: float) -> bytes:
+        self.acked.append(list(AckRequest.FromString(payload).ack_ids))
+        return self._end()
+
+    def _modify(self, payload: bytes, timeout: float) -> bytes:
+        request = ModifyRequest.FromString(payload)
+        self.modified.append((list(request.ack_ids), request.ack_deadline_seconds))
+        return self._end()
+
+    def _end(self) -> bytes:
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if outcome is not None:
+            raise outcome
+        return b""
+
+
+def ids(*names: str) -> list[pa.StringArray]:
+    return [pa.array(names, pa.string())]
+
+
+def test_a_passing_failure_is_sent_again() -> None:
+    script = Script(CallFailed("UNAVAILABLE", "x"), CallFailed("RESOURCE_EXHAUSTED", "x"))
+    assert script.sender.acknowledge(ids("a", "b")) == 2
+    assert script.acked == [["a", "b"]] * 3
+    counters = script.sender.counters
+    assert (counters.acked, counters.failures, counters.backoffs) == (2, 0, 2)
+
+
+def test_a_lasting_failure_is_counted_and_not_repeated() -> None:
+    script = Script(CallFailed("INVALID_ARGUMENT", "x"))
+    assert script.sender.acknowledge(ids("a", "b")) == 0
+    assert script.acked == [["a", "b"]]
+    assert script.sender.counters.failures == 2
+
+
+def test_an_ack_is_given_up_in_the_end() -> None:
+    script = Script(*[CallFailed("UNAVAILABLE", "x")] * 100)
+    assert script.sender.acknowledge(ids("a")) == 0
+    assert 2 < len(script.acked) < 20
+    assert script.sender.counters.failures == 1
+
+
+def test_only_the_ids_that_failed_for_a_moment_are_sent_again() -> None:
+    reasons = {
+        "b": "TRANSIENT_FAILURE_SERVICE_UNAVAILABLE",
+        "c": "PERMANENT_FAILURE_INVALID_ACK_ID",
+        "d": "TRANSIENT_FAILURE_UNORDERED_ACK_ID",
+    }
+    script = Script(CallFailed("INVALID_ARGUMENT", "some failed", reasons))
+    assert script.sender.acknowledge(ids("a", "b", "c", "d")) == 3
+    assert script.acked == [["a", "b", "c", "d"], ["b", "d"]]
+    assert (script.sender.counters.acked, script.sender.counters.failures) == (3, 1)
+
+
+def test_ids_that_all_failed_for_good_are_not_sent_again() -> None:
+    reasons = dict.fromkeys("ab", "PERMANENT_FAILURE_INVALID_ACK_ID")
+    script = Script(CallFailed("FAILED_PRECONDITION", "all failed", reasons))
+    assert script.sender.acknowledge(ids("a", "b", "c")) == 1
+    assert len(script.acked) == 1
+    assert script.sender.counters.failures == 2
+
+
+def test_requests_stay_below_what_the_service_takes() -> None:
+    script = Script()
+    names = [f"{number:0>190}" for number in range(6000)]
+    assert script.sender.acknowledge([pa.array(names[:2000]), pa.array(names[2000:])]) == 6000
+    assert [name for request in script.acked for name in request] == names
+    assert all(sum(len(name) + 4 for name in request) < 524_288 for request in script.acked)
+
+
+def test_orders_are_carried_out_and_confirmed() -> None:
+    script, reservoir, settled = Script(), Reservoir(), []
+    reservoir.put(received(list(range(4))), 0.0, 60.0)
+    deliveries = [reservoir.take(1, index, 2, 2**62, 2) for index in range(2)]
+    settler = Settler(reservoir, script.sender, settled.extend)
+    settler.start()
+    settler.order([deliveries[0].number], [deliveries[1].number])
+    settler.stop()
+    assert script.acked == [["ack-0", "ack-1"]]
+    assert script.modified == [(["ack-2", "ack-3"], 0)]
+    assert settled == [delivery.number for delivery in deliveries]
+    assert reservoir.held_numbers() == []
+
+
+def test_leases_are_prolonged_when_half_is_over() -> None:
+    script, reservoir = Script(), Reservoir()
+    keeper = LeaseKeeper(reservoir, script.sender, script.clock, 60)
+    now = script.clock.monotonic()
+    reservoir.put(received([1]), now, now + 60)
+    reservoir.put(received([2]), now, now + 60)
+    reservoir.take(1, 0, 1, 2**62, 1)
+    script.clock.advance(29)
+    keeper.extend_due()
+    assert script.modified == []
+    script.clock.advance(2)
+    keeper.extend_due()
+    assert sorted(script.modified[0][0]) == ["ack-1", "ack-2"]
+    assert script.modified[0][1] == 60
+    keeper.extend_due()
+    assert len(script.modified) == 1
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running_service() as running:
+        yield running
+
+
+def test_the_service_names_the_ids_that_failed(service: Service) -> None:
+    topic, subscription = service.pair(enable_exactly_once_delivery=True)
+    service.publish(topic, b"1", b"2")
+    pulled = service.pull_some(subscription, 2)
+    options = {"subscriptionId": subscription, "endpoint": service.emulator.address}
+    client = PubSubClient(PubSubSourceOptions.parse(options))
+    names = [one.ack_id for one in pulled]
+    try:
+        service.emulator.inject(Fault(kind="fail_ack_ids", method="Acknowledge", count=1))
+        sender = AckSender(client, subscription, ManualClock())
+        assert sender.acknowledge(ids(*names, "not-an-id")) == 2
+        wait_for(lambda: service.emulator.counters(subscription), lambda seen: seen.acked == 2)
+        payload = AckRequest(subscription=subscription, ack_ids=["x"]).SerializeToString()
+        with pytest.raises(CallFailed) as caught:
+            client.call(ACKNOWLEDGE, subscription, payload, 5)
+    finally:
+        client.close()
+    assert caught.value.reasons == {"x": "PERMANENT_FAILURE_INVALID_ACK_ID"}
+    assert sender.counters.failures == 1
+
+
+def test_a_failed_call_without_reasons_has_none() -> None:
+    failure: Any = CallFailed("UNAVAILABLE", "x")
+    assert failure.reasons == {}
