@@ -93,7 +93,6 @@ class AckSender:
                 self._client.call(method, self._subscription, payload, _CALL_SECONDS)
             except CallFailed as failure:
                 if failure.reasons:
-                    # Of an exactly-once subscription: the ids that it does not name are taken.
                     ack_ids, refused = _divide(ack_ids, failure.reasons)
                     failed += refused
                 elif not is_transient(failure.code):
@@ -119,11 +118,17 @@ class AckSender:
 
 
 def _divide(ack_ids: pa.StringArray, reasons: dict[str, str]) -> tuple[pa.StringArray, int]:
-    """Give the ids that are worth sending again, and the number of those that are not."""
-    passing = [ack_id for ack_id, why in reasons.items() if why.startswith("TRANSIENT_")]
-    again = ack_ids.filter(pc.is_in(ack_ids, pa.array(passing, pa.string())))
-    named = pc.sum(pc.is_in(ack_ids, pa.array(list(reasons), pa.string()))).as_py() or 0
-    return again, named - len(again)
+    """Give the ids that are worth sending again, and the number of those that are not.
+
+    The reasons come in metadata of a few KB, so that not every id that failed is named. Where ids
+    failed for a moment, those that are not named are sent again too; an ack is safe to repeat.
+    """
+    lasting = [ack_id for ack_id, why in reasons.items() if why.startswith("PERMANENT_")]
+    is_refused = pc.is_in(ack_ids, pa.array(lasting, pa.string()))
+    refused = pc.sum(is_refused).as_py() or 0
+    if len(lasting) == len(reasons):
+        return ack_ids.slice(0, 0), refused
+    return ack_ids.filter(pc.invert(is_refused)), refused
 
 
 class Settler:

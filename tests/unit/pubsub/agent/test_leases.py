@@ -83,7 +83,7 @@ def test_an_ack_is_given_up_in_the_end() -> None:
     assert script.sender.counters.failures == 1
 
 
-def test_only_the_ids_that_failed_for_a_moment_are_sent_again() -> None:
+def test_ids_that_failed_for_a_moment_are_sent_again_without_the_lost_ones() -> None:
     reasons = {
         "b": "TRANSIENT_FAILURE_SERVICE_UNAVAILABLE",
         "c": "PERMANENT_FAILURE_INVALID_ACK_ID",
@@ -91,7 +91,8 @@ def test_only_the_ids_that_failed_for_a_moment_are_sent_again() -> None:
     }
     script = Script(CallFailed("INVALID_ARGUMENT", "some failed", reasons))
     assert script.sender.acknowledge(ids("a", "b", "c", "d")) == 3
-    assert script.acked == [["a", "b", "c", "d"], ["b", "d"]]
+    # The service may not have had room to name `a`.
+    assert script.acked == [["a", "b", "c", "d"], ["a", "b", "d"]]
     assert (script.sender.counters.acked, script.sender.counters.failures) == (3, 1)
 
 
