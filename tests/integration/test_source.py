@@ -55,7 +55,6 @@ def test_every_message_arrives_once_and_is_acknowledged(
         quiet = len(run.batches)
         running = agents(pubsub)
         directories = [directory_of(agent) for agent in running]
-        modes = [folder.stat().st_mode & 0o077 for d in directories for folder in (d, d.parent)]
         assert all(path.stat().st_mode & 0o077 == 0 for path in directories)
         stays(lambda: len(run.batches) <= quiet + 1, 2.0, run.state)
     assert sorted(run.rows) == list(range(MANY))
