@@ -36,12 +36,12 @@ TOPIC, SUBSCRIPTION = "projects/bench/topics/bench", "projects/bench/subscriptio
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
-def publish_request() -> bytes:
+def publish_request(topic: str = TOPIC) -> bytes:
     """One PublishRequest of 1 KB messages with two attributes."""
     message = api.PubsubMessage(
         data=os.urandom(PAYLOAD_BYTES), attributes={"origin": "bench", "kind": "order"}
     )
-    request = api.PublishRequest(topic=TOPIC, messages=[message] * MESSAGES_PER_REQUEST)
+    request = api.PublishRequest(topic=topic, messages=[message] * MESSAGES_PER_REQUEST)
     return bytes(api.PublishRequest.serialize(request))
 
 
@@ -109,11 +109,11 @@ def canned_server() -> Iterator[str]:
         child.communicate(timeout=10)
 
 
-def publish_rate(address: str, requests: int) -> float:
+def publish_rate(address: str, requests: int, topic: str = TOPIC) -> float:
     """Publish so many requests, a few in flight at a time; messages per second."""
     with grpc.insecure_channel(address, options=_OPTIONS) as channel:
         call = channel.unary_unary("/google.pubsub.v1.Publisher/Publish")
-        payload = publish_request()
+        payload = publish_request(topic)
         call(payload, wait_for_ready=True, timeout=30)
         flying: deque[Any] = deque()
         began = time.perf_counter()
@@ -203,14 +203,14 @@ def measure(messages: int) -> dict[str, float]:
     return found
 
 
-def create_resources(address: str) -> None:
-    """Make the topic and its subscription."""
+def create_resources(address: str, topic: str = TOPIC, subscription: str = SUBSCRIPTION) -> None:
+    """Make a topic and its subscription."""
     with grpc.insecure_channel(address) as channel:
         channel.unary_unary("/google.pubsub.v1.Publisher/CreateTopic")(
-            api.Topic.serialize(api.Topic(name=TOPIC)), wait_for_ready=True, timeout=30
+            api.Topic.serialize(api.Topic(name=topic)), wait_for_ready=True, timeout=30
         )
         channel.unary_unary("/google.pubsub.v1.Subscriber/CreateSubscription")(
-            api.Subscription.serialize(api.Subscription(name=SUBSCRIPTION, topic=TOPIC)),
+            api.Subscription.serialize(api.Subscription(name=subscription, topic=topic)),
             timeout=30,
         )
 

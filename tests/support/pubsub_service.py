@@ -161,6 +161,10 @@ class RawStream:
         """Wait until exactly so many messages have come in all."""
         return wait_for(lambda: list(self.received), lambda seen: len(seen) == count)
 
+    def wait_end(self) -> None:
+        """Wait until the server has ended the stream."""
+        wait_for(self._ended.is_set)
+
     def wait_error(self) -> exceptions.GoogleAPICallError:
         """Wait until the server has ended the stream with an error."""
         wait_for(self._ended.is_set)

@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from penstock._core.clock import SYSTEM_CLOCK
+from penstock._core.workers import ease_collection
 from penstock.errors import OptionError, RowError, SchemaError
 from penstock.pubsub.client import Client, PubSubClient
 from penstock.pubsub.deadletter import letters_of_flawed
@@ -91,6 +92,7 @@ class _PubSubWriter:
         first = next(batches, None)
         if first is None:
             return PubSubCommitMessage()
+        ease_collection()
         client = self._connect(self._options)
         try:
             publisher = Publisher(client, self._options)

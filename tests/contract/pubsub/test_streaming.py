@@ -354,14 +354,17 @@ def test_leases_of_a_closed_stream_run_on_until_they_end(service: Service) -> No
     assert service.pull_data(subscription) == [b"x"]
 
 
-def test_stream_gets_on_after_its_client_stops_sending(service: Service) -> None:
-    """A half-closed stream still delivers."""
+def test_a_client_that_closes_its_sending_side_ends_the_stream(service: Service) -> None:
+    """In order: what was sent is received, the status is OK, and later messages are not leased."""
     topic, subscription = service.pair()
-    stream = service.stream(subscription)
-    wait_for(lambda: stream.responses)
-    stream._requests.put(None)
     service.publish(topic, b"x")
-    assert stream.wait_received(1)[0].message.data == b"x"
+    stream = service.stream(subscription)
+    stream.wait_received(1)
+    stream._requests.put(None)
+    stream.wait_end()
+    assert stream.error is None
+    service.publish(topic, b"y")
+    assert service.pull_data(subscription) == [b"y"]
 
 
 def test_messages_are_shared_among_streams(service: Service) -> None:

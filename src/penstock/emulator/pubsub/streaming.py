@@ -132,9 +132,12 @@ class PullStream:
         while True:
             self._wake.clear()
             # Here and not in the middle of a write: gRPC cannot end a call that is writing.
-            # A client that only closes its sending side goes on receiving.
             if reader.done():
+                # Also when the client has only closed its sending side; what it asked is answered.
                 reader.result()
+                if self._confirmations:
+                    await self._context.write(b"".join(self._confirmations))
+                return
             if subscription.is_deleted:
                 raise not_found(subscription.name)
             if self._store.denied:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import resource
 import shutil
 import signal
 import socket
@@ -18,14 +17,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock._core.clock import SYSTEM_CLOCK
+from penstock._core.memory import resident_bytes, trim_malloc
 from penstock._core.processes import ProcessWatch
 from penstock.errors import PenstockError
 from penstock.pubsub.agent import protocol
 from penstock.pubsub.agent.config import AgentConfig
 from penstock.pubsub.agent.launcher import locked, log_tail, mark_alive
 from penstock.pubsub.agent.leases import AckSender, LeaseKeeper, Settler
-from penstock.pubsub.agent.link import Link
-from penstock.pubsub.agent.puller import Puller, PullLimits
+from penstock.pubsub.agent.link import Link, LinkEvents
+from penstock.pubsub.agent.puller import Puller, PullerThread, PullLimits
 from penstock.pubsub.agent.reservoir import Reservoir
 from penstock.pubsub.agent.server import AgentServer
 from penstock.pubsub.client import PubSubClient
@@ -33,9 +33,13 @@ from penstock.pubsub.source.options import PubSubSourceOptions
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
-_TRIM_SECONDS = 2.0
+_IDLE_SECONDS = 3.0
 # A burst of responses makes one report.
-_REPORT_DELAY_SECONDS = 0.01
+_REPORT_DELAY_SECONDS = 0.02
+# How long an agent that ends tries to hand back what it holds.
+_END_SECONDS = 10.0
+# Why streams are closed.
+_NO_LINK, _NO_TASKS = "no link to the driver", "no tasks here"
 
 
 class Agent:
@@ -46,7 +50,11 @@ class Agent:
         self._clock = SYSTEM_CLOCK
         self._options = PubSubSourceOptions.parse(config.options)
         self._failure: PenstockError | None = None
-        self._reservoir = Reservoir(is_ordered=config.is_ordered, cutoff_us=config.cutoff_us)
+        self._reservoir = Reservoir(
+            is_ordered=config.is_ordered,
+            cutoff_us=config.cutoff_us,
+            most_bytes_per_batch=self._options.max_outstanding_bytes // 3,
+        )
         self._client = PubSubClient(self._options)
         self._sender = AckSender(self._client, config.subscription, self._clock)
         self._settler = Settler(self._reservoir, self._sender, self._on_settled)
@@ -57,8 +65,12 @@ class Agent:
             config.coordinator,
             config.token,
             _hello(name),
-            lambda order: self._settler.order(order.ack, order.nack),
-            self._on_link_lost,
+            LinkEvents(
+                on_order=lambda order: self._settler.order(order.ack, order.nack),
+                on_release=self._on_release,
+                on_open=lambda: self._pulling.open(_NO_LINK),
+                on_lost=self._on_link_lost,
+            ),
             self._options.coordinator_timeout,
         )
         streams = self._options.streams_per_executor
@@ -68,9 +80,8 @@ class Agent:
             max(1, self._options.max_outstanding_bytes // streams),
             self._options.max_outstanding_bytes,
         )
-        self._pullers = [
+        pullers = [
             Puller(
-                self._client,
                 config.subscription,
                 # Streams of one client id share what the service sends.
                 name,
@@ -82,6 +93,10 @@ class Agent:
             )
             for _ in range(streams)
         ]
+        self._pulling = PullerThread(self._options, pullers, self._fail)
+        # Nothing is pulled that the coordinator would not hear of.
+        self._pulling.close(_NO_LINK)
+        self._trimmed_at = 0.0
         self._report_due = threading.Event()
         self._socket = directory / "agent.sock"
         self._server = AgentServer(
@@ -104,28 +119,32 @@ class Agent:
         ready()
         # Agents of a large cluster start together; the service should not see them so.
         ended.wait(random.uniform(0.0, self._options.jitter))  # noqa: S311 - no secret
-        for puller in self._pullers:
-            puller.start()
+        self._pulling.start()
         self.report()
-        trimmed = self._clock.monotonic()
         while not ended.is_set() and self._parent.is_alive():
             self._report_due.wait(_LOOK_SECONDS)
             if self._report_due.is_set():
                 ended.wait(_REPORT_DELAY_SECONDS)
             self._report_due.clear()
             self.report()
-            if self._clock.monotonic() >= trimmed + _TRIM_SECONDS:
-                # The allocator keeps what batches have used; an idle agent shall be small.
-                pa.default_memory_pool().release_unused()
-                trimmed = self._clock.monotonic()
+            self._trim_when_idle()
         self._end()
+
+    def _trim_when_idle(self) -> None:
+        """Give memory back that the allocators keep; under load they would only ask for it anew."""
+        latest = max(pull.last_message_at for pull in self._pulling.counters)
+        if latest > self._trimmed_at and self._clock.monotonic() - latest > _IDLE_SECONDS:
+            self._trimmed_at = self._clock.monotonic()
+            pa.default_memory_pool().release_unused()
+            trim_malloc()
 
     def _end(self) -> None:
         _LOG.info("ending")
         # From here on a task that looks for an agent starts another one.
         self._socket.unlink(missing_ok=True)
-        for puller in self._pullers:
-            puller.stop()
+        self._pulling.stop()
+        # A service that does not answer must not keep us: the leases end by themselves.
+        self._sender.give_up_in(_END_SECONDS)
         self._keeper.stop()
         self._settler.stop()
         # What is not settled goes to another consumer at once, not when its lease ends.
@@ -147,7 +166,7 @@ class Agent:
             self._tell_failure(self._failure)
         state = self._reservoir.state()
         now = self._clock.monotonic()
-        pulls = [puller.counters for puller in self._pullers]
+        pulls = self._pulling.counters
         acks = self._sender.counters
         self._link.tell(
             protocol.Status(
@@ -162,7 +181,7 @@ class Agent:
                 ack_failures=acks.failures,
                 backoffs=acks.backoffs + sum(pull.backoffs for pull in pulls),
                 streams=sum(pull.is_open for pull in pulls),
-                memory_bytes=_memory_bytes(),
+                memory_bytes=resident_bytes(),
                 quiet_seconds=min(now - pull.last_message_at for pull in pulls),
             )
         )
@@ -171,12 +190,22 @@ class Agent:
         self._report_due.set()
 
     def _on_settled(self, numbers: list[int]) -> None:
+        self._pulling.notice_room()
         self.report()
         self._link.tell(protocol.Settled(numbers))
 
     def _on_link_lost(self) -> None:
-        """The coordinator has forgotten our deliveries: hand back what tasks have read."""
+        """The coordinator has forgotten our deliveries: hand back what tasks have read.
+
+        Nothing is pulled until it is there again, or what is handed back would come back here.
+        """
+        self._pulling.close(_NO_LINK)
         self._settler.order([], self._reservoir.held_numbers())
+
+    def _on_release(self, release: protocol.Release) -> None:
+        _LOG.info("no task has come here: handing the buffer back")
+        self._pulling.close(_NO_TASKS, release.seconds)
+        self._settler.hand_back(self._reservoir.release())
 
     def _fail(self, error: PenstockError) -> None:
         if self._failure is not None:
@@ -206,15 +235,6 @@ def _hello(name: str) -> protocol.Hello:
     told = os.environ.get("SPARK_EXECUTOR_CORES", "")
     cores = int(told) if told.isdecimal() else os.cpu_count() or 1
     return protocol.Hello(name, socket.gethostname(), os.getpid(), cores, told.isdecimal())
-
-
-def _memory_bytes() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        # Elsewhere only the peak can be had without a further dependency.
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def run_agent(config: AgentConfig, directory: Path, ready: Callable[[], None]) -> None:

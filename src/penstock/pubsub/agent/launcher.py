@@ -49,6 +49,31 @@ def agent_directory(run: str, parent: int) -> Path:
     )
 
 
+# Of this worker, by location: workers run many tasks, and a connection costs more than a call.
+_CLIENTS: dict[str, flight.FlightClient] = {}
+
+
+def agent_client(config: AgentConfig) -> flight.FlightClient:
+    """Give a connection to this executor's agent, starting the agent if there is none.
+
+    Raises:
+        AgentError: it does not start.
+    """
+    directory = agent_directory(config.run, config.parent)
+    location = f"grpc+unix://{directory / 'agent.sock'}"
+    client = _CLIENTS.get(location)
+    if client is not None and _answers(client):
+        return client
+    for old in [key for key in _CLIENTS if key == location or not _socket_of(key).exists()]:
+        _CLIENTS.pop(old).close()
+    _CLIENTS[location] = flight.connect(ensure_agent(config))
+    return _CLIENTS[location]
+
+
+def _socket_of(location: str) -> Path:
+    return Path(location.removeprefix("grpc+unix://"))
+
+
 def ensure_agent(config: AgentConfig) -> str:
     """Give the location of the agent, starting it if there is none.
 
@@ -71,9 +96,16 @@ def is_alive(location: str) -> bool:
     try:
         # Refused at once where nobody listens; Flight would try for a while.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.connect(location.removeprefix("grpc+unix://"))
-        with flight.connect(location) as client:
-            list(client.do_action("ping", flight.FlightCallOptions(timeout=5.0)))
+            probe.connect(str(_socket_of(location)))
+    except OSError:
+        return False
+    with flight.connect(location) as client:
+        return _answers(client)
+
+
+def _answers(client: flight.FlightClient) -> bool:
+    try:
+        list(client.do_action("ping", flight.FlightCallOptions(timeout=5.0)))
     except flight.FlightServerError:
         # It answers, and has an error to tell: the fetch will get it.
         return True

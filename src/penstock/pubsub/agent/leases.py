@@ -9,7 +9,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,8 +27,10 @@ _LOG = logging.getLogger(__name__)
 _REQUEST_BYTES = 500_000
 _REQUEST_IDS = 2500
 _CALL_SECONDS = 10.0
-# An ack that fails for so long is given up: the lease ends, and the message comes again.
+# An ack that fails so often is given up: the lease ends, and the message comes again.
 _ATTEMPTS = 8
+# Requests of one kind that are under way at the same time; over a network one waits for the other.
+_AT_ONCE = 4
 
 
 @dataclass
@@ -48,9 +51,19 @@ class AckSender:
         self._subscription = subscription
         self._clock = clock
         self._backoff = Backoff(longest_seconds=5.0)
-        # Protects the counters: the settler and the lease keeper both send.
+        # Apart, so that acks that have to be repeated do not hold up the leases.
+        self._pools = {
+            method: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-send")
+            for method in (ACKNOWLEDGE, MODIFY_ACK_DEADLINE)
+        }
+        self._give_up_at: float | None = None
+        # Protects the counters.
         self._lock = threading.Lock()
         self.counters = LeaseCounters()
+
+    def give_up_in(self, seconds: float) -> None:
+        """From now on nothing is sent later than that: the process is ending."""
+        self._give_up_at = self._clock.monotonic() + seconds
 
     def acknowledge(self, ack_ids: list[pa.StringArray]) -> int:
         """Acknowledge; returns how many messages the service has confirmed."""
@@ -73,24 +86,28 @@ class AckSender:
         if not ids:
             return 0
         joined = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
-        done = start = 0
         # Each id has a tag and a length of up to three bytes before it.
-        for end in cut_points(byte_lengths(joined) + 4, _REQUEST_IDS, _REQUEST_BYTES):
-            part = joined.slice(start, end - start)
-            failed = self._send_part(part, method, extra)
-            done += len(part) - failed
-            with self._lock:
-                self.counters.failures += failed
-            start = end
-        return done
+        ends = cut_points(byte_lengths(joined) + 4, _REQUEST_IDS, _REQUEST_BYTES)
+        parts = [
+            joined.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)
+        ]
+        failed = sum(
+            self._pools[method].map(lambda part: self._send_part(part, method, extra), parts)
+        )
+        with self._lock:
+            self.counters.failures += failed
+        return len(joined) - failed
 
     def _send_part(self, ack_ids: pa.StringArray, method: Method, extra: dict[str, int]) -> int:
         """Send one request until the service has taken it; returns how many ids failed."""
         failed = 0
         for attempt in range(_ATTEMPTS):
+            seconds = self._at_most(_CALL_SECONDS)
+            if seconds <= 0:
+                break
             payload = self._encode(ack_ids, method, extra)
             try:
-                self._client.call(method, self._subscription, payload, _CALL_SECONDS)
+                self._client.call(method, self._subscription, payload, seconds)
             except CallFailed as failure:
                 if failure.reasons:
                     ack_ids, refused = _divide(ack_ids, failure.reasons)
@@ -102,10 +119,15 @@ class AckSender:
                     return failed
                 with self._lock:
                     self.counters.backoffs += 1
-                self._clock.wait(self._backoff.seconds(attempt))
+                self._clock.wait(max(0.0, self._at_most(self._backoff.seconds(attempt))))
             else:
                 return failed
         return failed + len(ack_ids)
+
+    def _at_most(self, seconds: float) -> float:
+        if self._give_up_at is None:
+            return seconds
+        return min(seconds, self._give_up_at - self._clock.monotonic())
 
     def _encode(self, ack_ids: pa.StringArray, method: Method, extra: dict[str, int]) -> bytes:
         offsets = pa.array([0, len(ack_ids)], pa.int32())
@@ -131,8 +153,17 @@ def _divide(ack_ids: pa.StringArray, reasons: dict[str, str]) -> tuple[pa.String
     return ack_ids.filter(pc.invert(is_refused)), refused
 
 
+@dataclass(frozen=True)
+class _Order:
+    """Deliveries to acknowledge and to hand back, and messages that are in no delivery."""
+
+    ack: list[int] = field(default_factory=list)
+    nack: list[int] = field(default_factory=list)
+    loose: list[pa.StringArray] = field(default_factory=list)
+
+
 class Settler:
-    """Carries out the coordinator's orders, one after the other."""
+    """Carries out orders, one after the other."""
 
     def __init__(
         self, reservoir: Reservoir, sender: AckSender, on_settled: Callable[[list[int]], None]
@@ -140,7 +171,7 @@ class Settler:
         self._reservoir = reservoir
         self._sender = sender
         self._on_settled = on_settled
-        self._orders: queue.SimpleQueue[tuple[list[int], list[int]] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="penstock-settle", daemon=True)
 
     def start(self) -> None:
@@ -148,8 +179,12 @@ class Settler:
         self._thread.start()
 
     def order(self, ack: list[int], nack: list[int]) -> None:
-        """Queue an order."""
-        self._orders.put((ack, nack))
+        """Queue an order for deliveries."""
+        self._orders.put(_Order(ack, nack))
+
+    def hand_back(self, ack_ids: list[pa.StringArray]) -> None:
+        """Queue messages that no task has got."""
+        self._orders.put(_Order(loose=ack_ids))
 
     def stop(self) -> None:
         """Carry out what is queued, then end."""
@@ -158,10 +193,11 @@ class Settler:
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
-            ack, nack = order
-            self._sender.acknowledge([ids for n in ack for ids in self._reservoir.settle(n)])
-            self._sender.hand_back([ids for n in nack for ids in self._reservoir.settle(n)])
-            self._on_settled([*ack, *nack])
+            settle = self._reservoir.settle
+            self._sender.acknowledge([ids for n in order.ack for ids in settle(n)])
+            back = [ids for n in order.nack for ids in settle(n)]
+            self._sender.hand_back([*back, *order.loose])
+            self._on_settled([*order.ack, *order.nack])
 
 
 class LeaseKeeper:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -26,6 +27,16 @@ _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 30.0
 
 
+@dataclass(frozen=True)
+class LinkEvents:
+    """What the agent does when something happens on the link; called in the link's thread."""
+
+    on_order: Callable[[protocol.Order], None]
+    on_release: Callable[[protocol.Release], None]
+    on_open: Callable[[], None]
+    on_lost: Callable[[], None]
+
+
 class Link:
     """Talks to the coordinator. All methods are safe from any thread."""
 
@@ -34,14 +45,12 @@ class Link:
         address: str,
         token: str,
         hello: protocol.Hello,
-        on_order: Callable[[protocol.Order], None],
-        on_lost: Callable[[], None],
+        events: LinkEvents,
         silence_seconds: float,
     ) -> None:
         self._hello = hello
         self._token = token
-        self._on_order = on_order
-        self._on_lost = on_lost
+        self._events = events
         self._silence_seconds = silence_seconds
         self._channel = grpc.insecure_channel(
             address,
@@ -129,7 +138,6 @@ class Link:
             heard = self._connect_once()
             if heard is not None:
                 last_heard, attempt = heard, 0
-                self._on_lost()
             if time.monotonic() - last_heard > self._silence_seconds:
                 _LOG.warning("the coordinator has been silent for too long")
                 break
@@ -155,7 +163,9 @@ class Link:
         try:
             # The coordinator greets first, so one message shows that the link was open.
             for payload in call:
-                is_open = True
+                if not is_open:
+                    is_open = True
+                    self._events.on_open()
                 self._receive(protocol.decode(payload))
         except grpc.RpcError as exc:
             if exc.code() is grpc.StatusCode.UNAUTHENTICATED:
@@ -164,6 +174,8 @@ class Link:
             _LOG.exception("the coordinator speaks another language")
             self.ended.set()
         finally:
+            if is_open:
+                self._events.on_lost()
             call.cancel()
             outbox.put(None)
             if is_open or self.ended.is_set():
@@ -191,7 +203,9 @@ class Link:
                 if answer is not None and not answer.done():
                     answer.set_result(message.is_yes)
             case protocol.Order():
-                self._on_order(message)
+                self._events.on_order(message)
+            case protocol.Release():
+                self._events.on_release(message)
             case protocol.Stop():
                 self.ended.set()
             case _:

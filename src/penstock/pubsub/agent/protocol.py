@@ -109,13 +109,23 @@ class Order:
 
 
 @dataclasses.dataclass(frozen=True)
+class Release:
+    """No task comes to this executor: hand the buffer back, and pull nothing for a while."""
+
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Stop:
     """The query has ended: hand everything back and end."""
 
 
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
-    for kind in (Hello, Status, Deliver, Complete, GaveBack, Settled, Fatal, Answer, Order, Stop)
+    for kind in (
+        *(Hello, Status, Deliver, Complete, GaveBack, Settled, Fatal),
+        *(Answer, Order, Release, Stop),
+    )
 }
 Message = TypeVar("Message")
 

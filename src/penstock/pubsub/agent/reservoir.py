@@ -1,8 +1,9 @@
 """The messages that an agent holds: buffered, out with a task, or awaiting their batch's commit.
 
 Pure but for its lock: no I/O, and time is a parameter. Whole Arrow batches go in and slices of them
-come out; Python touches batches only. Message data is dropped as soon as a delivery was read to its
-end; ack ids stay until they are settled. Runs in the agent; all methods are safe from any thread.
+come out; Python touches batches only. A delivery is kept until it is settled, so that a task that
+runs again here, or a sink that computes its batch twice, gets the same messages again. Runs in the
+agent; all methods are safe from any thread.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ class Piece:
     ack_ids: pa.StringArray
     leased_until: float
     received_at: float
-    # None once a task has read the rows to their end.
-    rows: pa.RecordBatch | None
-    # Bytes of message data; the parts of a split piece add up to the whole.
+    rows: pa.RecordBatch
+    # Bytes in memory; the parts of a split piece add up to the whole.
     size: int
 
     @property
@@ -39,7 +39,6 @@ class Piece:
 
     def part(self, mask: npt.NDArray[np.bool_]) -> Piece:
         """Keep some of the messages, in their order."""
-        assert self.rows is not None  # noqa: S101 - only buffered pieces are divided
         if mask.all():
             return self
         kept = pa.array(mask)
@@ -50,7 +49,6 @@ class Piece:
 
     def split(self, count: int) -> tuple[Piece, Piece]:
         """Cut it in two after `count` messages; nothing is copied."""
-        assert self.rows is not None  # noqa: S101 - only buffered pieces are cut
         size = self.size * count // self.count
         head = replace(
             self,
@@ -69,16 +67,17 @@ class Piece:
 
 @dataclass
 class HeldDelivery:
-    """The messages of one delivery, in their order."""
+    """The messages that one task of one batch has got, in their order."""
 
     number: int
     tick: int
+    index: int
     pieces: list[Piece] = field(default_factory=list)
-
-    @property
-    def rows(self) -> int:
-        """How many messages."""
-        return sum(piece.count for piece in self.pieces)
+    rows: int = 0
+    size: int = 0
+    # Reads that are under way, and whether one has come to its end.
+    readers: int = 0
+    was_read: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,15 @@ class ReservoirState:
 class Reservoir:
     """The buffer, and the deliveries made from it."""
 
-    def __init__(self, *, is_ordered: bool = False, cutoff_us: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_ordered: bool = False,
+        cutoff_us: int | None = None,
+        most_bytes_per_batch: int = 2**62,
+    ) -> None:
         self._is_ordered = is_ordered
+        self._most_bytes_per_batch = most_bytes_per_batch
         self._cutoff_us = cutoff_us
         # Protects all fields below, and the pieces they hold.
         self._lock = threading.Lock()
@@ -103,6 +109,10 @@ class Reservoir:
         self._buffered_rows = 0
         self._buffered_bytes = 0
         self._held: dict[int, HeldDelivery] = {}
+        # (tick, index) -> number, of all that is held.
+        self._by_task: dict[tuple[int, int], int] = {}
+        self._held_rows = 0
+        self._held_bytes = 0
         self._next_number = 1
         # Messages that a drain does not hand out; held, so that they do not come again and again.
         self._later: list[Piece] = []
@@ -114,7 +124,8 @@ class Reservoir:
     def put(self, received: Received, now: float, leased_until: float) -> int:
         """Buffer the messages of one response; returns how many can be handed out."""
         rows = received.rows
-        piece = Piece(received.ack_ids, leased_until, now, rows, int(rows.nbytes))
+        size = int(rows.nbytes + received.ack_ids.nbytes)
+        piece = Piece(received.ack_ids, leased_until, now, rows, size)
         later: Piece | None = None
         if self._cutoff_us is not None:
             times = rows.column("publish_time").cast(pa.int64())
@@ -134,16 +145,19 @@ class Reservoir:
     ) -> HeldDelivery:
         """Hand out a task's share of what is buffered, oldest first; may be empty.
 
-        The share is fixed by the first fetch of a tick: `tasks` tasks of it are expected here, and
-        the first to come must not take everything.
+        A task that was here before gets what it got then. The share is fixed by the first fetch of
+        a tick: `tasks` tasks of it are expected here, and the first to come must not take
+        everything.
         """
         with self._lock:
+            known = self._by_task.get((tick, index))
+            if known is not None:
+                self._held[known].readers += 1
+                return self._held[known]
             if tick != self._tick:
-                self._tick = tick
-                self._share = -(-self._buffered_rows // max(1, tasks))
-                self._key_index = {}
+                self._begin_tick(tick, tasks)
             most_rows = min(most_rows, self._share)
-            delivery = HeldDelivery(self._next_number, tick)
+            delivery = HeldDelivery(self._next_number, tick, index, readers=1)
             self._next_number += 1
             passed: list[Piece] = []
             rows = size = 0
@@ -171,14 +185,27 @@ class Reservoir:
                     passed.append(rest)
                     break
             self._buffer.extendleft(reversed(passed))
+            delivery.rows, delivery.size = rows, size
             self._buffered_rows -= rows
             self._buffered_bytes -= size
             self._held[delivery.number] = delivery
+            self._by_task[tick, index] = delivery.number
+            self._held_rows += rows
+            self._held_bytes += size
             return delivery
+
+    def _begin_tick(self, tick: int, tasks: int) -> None:
+        rows, size = self._buffered_rows, self._buffered_bytes
+        # A batch is held until the next one is planned: if it held all that we may hold, nothing
+        # could be pulled in the meantime.
+        if size > self._most_bytes_per_batch:
+            rows = -(-rows * self._most_bytes_per_batch // size)
+        self._tick = tick
+        self._share = -(-rows // max(1, tasks))
+        self._key_index = {}
 
     def _own_keys(self, piece: Piece, index: int) -> tuple[Piece, Piece]:
         """Divide a piece into what this task may have, and keys that another task has."""
-        assert piece.rows is not None  # noqa: S101 - it is buffered
         keys = piece.rows.column("ordering_key").dictionary_encode()
         mine = np.array(
             [self._key_index.setdefault(k, index) == index for k in keys.dictionary.to_pylist()],
@@ -189,38 +216,59 @@ class Reservoir:
         is_mine = np.append(mine, True)[codes]
         return piece.part(is_mine), piece.part(~is_mine)
 
-    def finish(self, number: int) -> bool:
-        """A task has read the delivery to its end: only the ack ids are needed from here on."""
+    def end_read(self, number: int) -> None:
+        """A task was sent the delivery to its end."""
+        with self._lock:
+            delivery = self._held.get(number)
+            if delivery is not None:
+                delivery.readers -= 1
+                delivery.was_read = True
+
+    def put_back(self, number: int) -> bool:
+        """A read was broken off: unless another one was not, its messages can go to any task.
+
+        They go to the front of the buffer, in their order. Returns whether they did.
+        """
         with self._lock:
             delivery = self._held.get(number)
             if delivery is None:
                 return False
-            for piece in delivery.pieces:
-                piece.rows = None
-            return True
-
-    def put_back(self, number: int) -> bool:
-        """A read was broken off: its messages go to the front of the buffer, in their order."""
-        with self._lock:
-            delivery = self._held.get(number)
-            if delivery is None or any(piece.rows is None for piece in delivery.pieces):
+            delivery.readers -= 1
+            if delivery.readers or delivery.was_read:
                 return False
-            del self._held[number]
+            self._let_go(delivery)
             self._buffer.extendleft(reversed(delivery.pieces))
             self._buffered_rows += delivery.rows
-            self._buffered_bytes += sum(piece.size for piece in delivery.pieces)
+            self._buffered_bytes += delivery.size
             return True
 
     def settle(self, number: int) -> list[pa.StringArray]:
         """Let go of a delivery; returns its ack ids, for acking or nacking."""
         with self._lock:
-            delivery = self._held.pop(number, None)
-            return [piece.ack_ids for piece in delivery.pieces] if delivery else []
+            delivery = self._held.get(number)
+            if delivery is None:
+                return []
+            self._let_go(delivery)
+            return [piece.ack_ids for piece in delivery.pieces]
+
+    def _let_go(self, delivery: HeldDelivery) -> None:
+        del self._held[delivery.number]
+        del self._by_task[delivery.tick, delivery.index]
+        self._held_rows -= delivery.rows
+        self._held_bytes -= delivery.size
 
     def held_numbers(self) -> list[int]:
         """List the deliveries that are not settled."""
         with self._lock:
             return list(self._held)
+
+    def release(self) -> list[pa.StringArray]:
+        """Let go of what no task has got; returns its ack ids."""
+        with self._lock:
+            ids = [piece.ack_ids for piece in self._buffer]
+            self._buffer.clear()
+            self._buffered_rows = self._buffered_bytes = 0
+            return ids
 
     def drain(self) -> list[pa.StringArray]:
         """Let go of everything; returns all ack ids."""
@@ -229,7 +277,9 @@ class Reservoir:
             self._buffer.clear()
             self._later.clear()
             self._held.clear()
+            self._by_task.clear()
             self._buffered_rows = self._buffered_bytes = 0
+            self._held_rows = self._held_bytes = 0
             return [piece.ack_ids for piece in pieces]
 
     def due(self, before: float) -> list[Piece]:
@@ -244,13 +294,17 @@ class Reservoir:
             yield from delivery.pieces
 
     def state(self) -> ReservoirState:
-        """Tell what is held."""
+        """Tell what is held; its cost does not grow with the messages."""
         with self._lock:
-            held = sum(delivery.rows for delivery in self._held.values())
-            oldest = min((piece.received_at for piece in self._all()), default=None)
-            return ReservoirState(self._buffered_rows, self._buffered_bytes, held, oldest)
+            # Each of these is in the order in which it came.
+            heads = [group[0] for group in (self._buffer, self._later) if group]
+            heads += [held.pieces[0] for held in self._held.values() if held.pieces]
+            oldest = min((piece.received_at for piece in heads), default=None)
+            return ReservoirState(
+                self._buffered_rows, self._buffered_bytes, self._held_rows, oldest
+            )
 
     @property
-    def buffered_bytes(self) -> int:
-        """Bytes that wait to be handed out; cheap enough to ask for with every response."""
-        return self._buffered_bytes
+    def total_bytes(self) -> int:
+        """Bytes of message data in memory; cheap enough to ask for with every response."""
+        return self._buffered_bytes + self._held_bytes

@@ -111,8 +111,10 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
                 yield _join(waiting)
             is_sent = True
         finally:
-            # A read that was broken off: the messages are ready for the next task at once.
-            if not is_sent and self._reservoir.put_back(delivery.number):
+            if is_sent:
+                self._reservoir.end_read(delivery.number)
+            elif self._reservoir.put_back(delivery.number):
+                # A read that was broken off: the messages are ready for the next task at once.
                 self._link.tell(GaveBack(delivery.number))
 
     def do_action(
@@ -122,7 +124,6 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         del context
         if action.type == "complete":
             number = int(action.body.to_pybytes())
-            self._reservoir.finish(number)
             # The status first: when the task ends, the driver knows what is left here.
             self._report()
             try:

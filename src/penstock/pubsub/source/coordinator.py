@@ -22,10 +22,13 @@ import grpc.aio
 
 from penstock.errors import AgentError, PenstockError, WireError
 from penstock.pubsub.agent import protocol
-from penstock.pubsub.agent.protocol import Answer, Order, Status, Stop
+from penstock.pubsub.agent.protocol import Answer, Order, Release, Status, Stop
 from penstock.pubsub.source.ledger import Delivery, Ledger
 
 _LOG = logging.getLogger(__name__)
+# An agent to which no task has come for so many batches gives its buffer to others.
+_PATIENCE_BATCHES = 3
+_RELEASE_SECONDS = 10.0
 Result = TypeVar("Result")
 
 
@@ -50,6 +53,8 @@ class Agent:
     outbox: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
     status: Status = field(default_factory=Status)
     has_reported: bool = False
+    # The newest batch of which a task has come here; at first the one that is being run.
+    served_tick: int = 0
 
 
 class Coordinator:
@@ -162,8 +167,22 @@ class Coordinator:
                 agent = self._agents.get(name)
                 if agent is not None:
                     agent.outbox.put_nowait(Order(settlement.ack, settlement.nack))
+            for agent in self._agents.values():
+                if agent.status.buffered_rows and agent.served_tick + _PATIENCE_BATCHES <= tick:
+                    agent.served_tick = tick
+                    agent.outbox.put_nowait(Release(_RELEASE_SECONDS))
 
         self._run(order())
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Wait until an agent has told something, or the time is up."""
+
+        async def waiting() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds), self._changed:
+                    await self._changed.wait()
+
+        self._run(waiting())
 
     def wait(self, is_true: Callable[[Ledger], bool], seconds: float) -> bool:
         """Wait until a condition of the ledger holds; False when the time is up."""
@@ -215,7 +234,7 @@ class Coordinator:
     def _welcome(self, message: Any) -> Agent:
         if not isinstance(message, protocol.Hello):
             raise WireError("LINK", "An agent", "did not introduce itself", "Report this")
-        agent = Agent(message.agent, message)
+        agent = Agent(message.agent, message, served_tick=self._ledger.committed + 1)
         # An agent that connects anew has handed back what it had delivered, even if the end of
         # its former link was not noticed here yet.
         self._ledger.drop_agent(agent.name)
@@ -231,6 +250,7 @@ class Coordinator:
                 agent.status = message
                 agent.has_reported = True
             case protocol.Deliver():
+                agent.served_tick = max(agent.served_tick, message.tick)
                 noted = self._ledger.deliver(
                     Delivery(
                         agent.name,

@@ -61,9 +61,14 @@ class Ledger:
         return self._rows_by_tick.get(tick, 0)
 
     def deliver(self, delivery: Delivery) -> bool:
-        """Note a delivery before its data goes out; False if its batch is over."""
+        """Note a delivery before its data goes out; False if its batch is over.
+
+        A delivery that is noted already goes to a second reader: the same messages again.
+        """
         if delivery.tick <= self.committed:
             return False
+        if (delivery.agent, delivery.number) in self._open:
+            return True
         self._open[delivery.agent, delivery.number] = delivery
         self._rows_by_tick[delivery.tick] += delivery.rows
         return True

@@ -30,9 +30,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock._core.workers import ease_collection
 from penstock.errors import AgentError, ConnectError, ResourceError, SchemaError
 from penstock.pubsub.agent.config import AgentConfig
-from penstock.pubsub.agent.launcher import ensure_agent
+from penstock.pubsub.agent.launcher import agent_client
 from penstock.pubsub.agent.server import Fetch, delivery_number
 from penstock.pubsub.client import PubSubClient
 from penstock.pubsub.source.columns import Columns
@@ -50,7 +51,8 @@ _FIRST_PARTITIONS = 8
 _BOOTSTRAP_SECONDS = 5.0
 # Draining ends when no message has come for so long on open streams.
 _QUIET_SECONDS = 2.0
-_POLL_SECONDS = 0.05
+# Agents tell how things stand several times a second; an agent that is gone tells nothing.
+_LOOK_SECONDS = 0.5
 _SETTLE_SECONDS = 30.0
 
 
@@ -207,7 +209,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if decision is not None:
                 tick = offset.tick + 1 if decision else offset.tick
                 return PubSubOffset(tick).to_json()
-            time.sleep(_POLL_SECONDS)
+            self._plan.coordinator.wait_for_change(_LOOK_SECONDS)
 
     def _decide(self, tick: int) -> bool | None:
         """Whether to plan a batch now; None: wait here, because Spark would end the query."""
@@ -332,7 +334,8 @@ def _own_address() -> str:
 def _read(partition: PubSubPartition) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     attempt = context.taskAttemptId() if context is not None else 0
-    location = ensure_agent(replace(partition.config, parent=os.getppid()))
+    client = agent_client(replace(partition.config, parent=os.getppid()))
+    ease_collection()
     fetch = Fetch(
         partition.tick,
         partition.index,
@@ -342,12 +345,16 @@ def _read(partition: PubSubPartition) -> Iterator[pa.RecordBatch]:
         partition.tasks,
     )
     try:
-        with flight.connect(location) as client:
-            reader = client.do_get(fetch.ticket())
+        reader = client.do_get(fetch.ticket())
+        try:
             number = delivery_number(reader.schema)
             for chunk in reader:
                 yield partition.columns.convert(chunk.data.replace_schema_metadata(None))
-            list(client.do_action(flight.Action("complete", str(number).encode())))
+        except GeneratorExit:
+            # Spark wants no more: the agent shall know now, not when this worker is gone.
+            reader.cancel()
+            raise
+        list(client.do_action(flight.Action("complete", str(number).encode())))
     except flight.FlightError as exc:
         raise AgentError(
             "AGENT",

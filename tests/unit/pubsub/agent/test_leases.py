@@ -83,6 +83,18 @@ def test_an_ack_is_given_up_in_the_end() -> None:
     assert script.sender.counters.failures == 1
 
 
+def test_an_agent_that_ends_does_not_try_for_ever() -> None:
+    """However many requests there are: a service that is gone costs the given time, once."""
+    script = Script(*[CallFailed("UNAVAILABLE", "x")] * 10_000)
+    script.sender.give_up_in(10)
+    began = script.clock.monotonic()
+    many = [pa.array([f"{number:0>190}" for number in range(100_000)])]
+    assert script.sender.hand_back(many) == 0
+    # Four at once, and no wait is longer than five seconds.
+    assert script.clock.monotonic() - began < 10 + 4 * 5
+    assert script.sender.counters.failures == 100_000
+
+
 def test_ids_that_failed_for_a_moment_are_sent_again_without_the_lost_ones() -> None:
     reasons = {
         "b": "TRANSIENT_FAILURE_SERVICE_UNAVAILABLE",
@@ -108,7 +120,8 @@ def test_requests_stay_below_what_the_service_takes() -> None:
     script = Script()
     names = [f"{number:0>190}" for number in range(6000)]
     assert script.sender.acknowledge([pa.array(names[:2000]), pa.array(names[2000:])]) == 6000
-    assert [name for request in script.acked for name in request] == names
+    # Several are under way at once.
+    assert [name for request in sorted(script.acked) for name in request] == names
     assert all(sum(len(name) + 4 for name in request) < 524_288 for request in script.acked)
 
 

@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from penstock.errors import ConnectError
-from penstock.pubsub.agent.link import Link
-from penstock.pubsub.agent.protocol import Fatal, GaveBack, Hello, Order, Settled, Status
+from penstock.pubsub.agent.link import Link, LinkEvents
+from penstock.pubsub.agent.protocol import Fatal, GaveBack, Hello, Order, Release, Settled, Status
 from penstock.pubsub.source.coordinator import Coordinator
 from tests.support.waiting import wait_for
 
@@ -97,10 +97,14 @@ class AgentEnd:
         self.orders: list[Order] = []
         self.lost = 0
         hello = Hello("one", "host", 7, 2, False)
-        self.link = Link(
-            f"127.0.0.1:{port}", token, hello, self.orders.append, self._on_lost, silence_seconds
-        )
+        self.opened = 0
+        self.released: list[Release] = []
+        events = LinkEvents(self.orders.append, self.released.append, self._on_open, self._on_lost)
+        self.link = Link(f"127.0.0.1:{port}", token, hello, events, silence_seconds)
         self.link.start()
+
+    def _on_open(self) -> None:
+        self.opened += 1
 
     def _on_lost(self) -> None:
         self.lost += 1
@@ -148,6 +152,35 @@ def test_two_complete_attempts_are_both_handed_back(
     coordinator.commit(1, 5)
     wait_for(lambda: agent.orders)
     assert agent.orders == [Order([], [1, 2])]
+
+
+def test_a_delivery_that_is_read_twice_is_acknowledged_once(
+    coordinator: Coordinator, agent: AgentEnd
+) -> None:
+    """A sink that computes its batch twice gets the same messages, and they are done with."""
+    for attempt in (1, 2):
+        assert agent.link.ask_delivery(1, 1, 0, attempt, 10)
+        assert agent.link.ask_complete(1)
+    assert coordinator.overview(1).rows == 10
+    coordinator.commit(1, 5)
+    wait_for(lambda: agent.orders)
+    assert agent.orders == [Order([1], [])]
+
+
+def test_an_agent_to_which_no_task_comes_gives_its_buffer_away(
+    coordinator: Coordinator, agent: AgentEnd
+) -> None:
+    wait_for(lambda: agent.opened)
+    agent.link.tell(Status(buffered_rows=5))
+    wait_for(lambda: coordinator.overview().status.buffered_rows)
+    for tick in range(1, 4):
+        coordinator.commit(tick, 5)
+    assert agent.link.ask_delivery(1, 4, 0, 1, 1)
+    assert agent.released == []
+    for tick in range(4, 8):
+        coordinator.commit(tick, 5)
+    wait_for(lambda: agent.released)
+    assert len(agent.released) == 1
 
 
 def test_a_delivery_that_was_given_back_is_not_settled(

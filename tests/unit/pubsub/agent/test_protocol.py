@@ -19,6 +19,7 @@ MESSAGES = [
     protocol.Fatal({"code": "X"}, "log\n\u00e9"),
     protocol.Answer(1, True),
     protocol.Order([1], []),
+    protocol.Release(10.0),
     protocol.Stop(),
 ]
 
