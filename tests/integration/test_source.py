@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import socket
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.support.source import (
     agents,
     directory_of,
     is_running,
+    numbers_of,
     reader,
     stays,
     streaming,
@@ -28,7 +31,8 @@ from tests.support.spark import wait_until
 
 pytestmark = pytest.mark.spark
 
-MANY = 100_000
+MANY = 200_000
+HELD = 100_000
 
 
 def wait_acked(pubsub: Service, subscription: str, run: Run, seconds: float = 60.0) -> None:
@@ -229,6 +233,38 @@ def test_a_batch_never_exceeds_max_rows_per_trigger(
         run.wait_rows(2000)
     assert max(len(batch.rows) for batch in run.batches) == 333
     assert sorted(run.rows) == list(range(2000))
+
+
+def test_options_of_databricks_connector_are_understood(
+    spark: SparkSession, pubsub: Service, tmp_path: Path
+) -> None:
+    """Code that moves over keeps its limits: so many tasks, so many records each."""
+    topic, subscription = pubsub.pair()
+    pubsub.publish(topic, 500)
+
+    def read(frame: DataFrame) -> list[Any]:
+        found = frame.select(F.spark_partition_id(), F.col("data").cast("string"))
+        return [(part, int(number)) for part, number in found.collect()]
+
+    with streaming(
+        spark,
+        pubsub,
+        tmp_path,
+        read=read,
+        subscriptionId=subscription,
+        numFetchPartitions="2",
+        maxRecordsPerFetch="60",
+        maxFetchPeriod="10s",
+    ) as run:
+        run.wait_rows(500)
+    tasks = [
+        [number for part, number in batch.rows if part == index]
+        for batch in run.batches
+        for index in range(3)
+    ]
+    assert max(map(len, tasks)) == 60
+    assert {part for part, _ in run.rows} <= {0, 1}
+    assert sorted(number for _, number in run.rows) == list(range(500))
 
 
 def test_max_bytes_per_trigger_bounds_a_batch(
@@ -475,25 +511,30 @@ def test_only_the_batch_in_work_comes_again_after_a_stop(
 def test_a_batch_may_take_three_times_the_lease(
     spark: SparkSession, pubsub: Service, tmp_path: Path
 ) -> None:
-    """Leases are extended while a batch runs, so nothing is delivered twice."""
+    """All leases are extended while a batch runs, however many; nothing is delivered twice."""
     topic, subscription = pubsub.pair()
-    pubsub.publish(topic, 5000)
+    pubsub.publish(topic, HELD)
     slow = threading.Event()
+    held: list[int] = []
 
     def work(batch: Batch) -> None:
         if batch.rows and not slow.is_set():
             slow.set()
             end = time.monotonic() + 31
             wait_until(lambda: time.monotonic() > end)
+            held.append(pubsub.emulator.counters(subscription).outstanding)
 
     with streaming(
         spark, pubsub, tmp_path, work=work, subscriptionId=subscription, leaseDuration="10s"
     ) as run:
-        run.wait_rows(5000)
+        run.wait_rows(HELD)
         wait_acked(pubsub, subscription, run, 60)
         counters = pubsub.emulator.counters(subscription)
-    assert sorted(run.rows) == list(range(5000))
+    assert sorted(run.rows) == list(range(HELD))
     assert (counters.redelivered, counters.expired) == (0, 0)
+    # Many of them were leased all the time.
+    assert held
+    assert held[0] > HELD * 0.9
 
 
 def test_streams_that_are_cut_lose_nothing(
@@ -562,6 +603,112 @@ def test_acks_that_fail_or_get_lost_lose_nothing(
         assert run.metrics["backoffs"] >= 3
     assert set(run.rows) == set(range(600))
     assert len(run.rows) <= 700
+
+
+def test_a_service_that_goes_away_for_a_while_is_waited_for(
+    spark: SparkSession, pubsub: Service, tmp_path: Path
+) -> None:
+    """Streams are opened again, acks sent again; the query goes on, and nothing comes twice."""
+    topic, subscription = pubsub.pair()
+    pubsub.publish(topic, 5000)
+    away = threading.Event()
+
+    def go_away(batch: Batch) -> None:
+        if batch.rows and not away.is_set():
+            away.set()
+            pubsub.emulator.restart(3.0)
+
+    with streaming(
+        spark,
+        pubsub,
+        tmp_path,
+        work=go_away,
+        subscriptionId=subscription,
+        leaseDuration="10s",
+        maxRowsPerTrigger="1000",
+    ) as run:
+        run.wait_rows(5000)
+        pubsub.publish(topic, 1000, 5000)
+        run.wait_rows(6000)
+        wait_acked(pubsub, subscription, run)
+        assert run.metrics["backoffs"] > 0
+        counters = pubsub.emulator.counters(subscription)
+    assert sorted(set(run.rows)) == list(range(6000))
+    # Only what was on its way when the connections were cut.
+    assert len(run.rows) - 6000 <= counters.redelivered <= 5000
+
+
+def test_a_sink_may_compute_its_batch_twice(
+    spark: SparkSession, pubsub: Service, tmp_path: Path
+) -> None:
+    """A foreachBatch that reads its DataFrame twice sees the same rows, acknowledged once."""
+    topic, subscription = pubsub.pair()
+    pubsub.publish(topic, 1000)
+    pairs: list[tuple[list[int], list[int]]] = []
+
+    def read(frame: DataFrame) -> list[Any]:
+        pairs.append((numbers_of(frame), numbers_of(frame)))
+        return pairs[-1][0]
+
+    with streaming(
+        spark, pubsub, tmp_path, read=read, subscriptionId=subscription, maxRowsPerTrigger="400"
+    ) as run:
+        run.wait_rows(1000)
+        wait_acked(pubsub, subscription, run)
+        counters = pubsub.emulator.counters(subscription)
+    assert sorted(run.rows) == list(range(1000))
+    assert all(sorted(first) == sorted(second) for first, second in pairs)
+    assert (counters.redelivered, counters.nacked) == (0, 0)
+
+
+def test_measurements_for_prometheus(spark: SparkSession, pubsub: Service, tmp_path: Path) -> None:
+    """The driver serves them on the port asked for, with what the query has done."""
+    topic, subscription = pubsub.pair()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/metrics"
+
+    def metrics() -> dict[str, float]:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            text = answer.read().decode()
+        samples = [line.split(" ") for line in text.splitlines() if not line.startswith("#")]
+        assert all(f'{{subscription="{subscription}"}}' in name for name, _ in samples)
+        return {name.split("{")[0]: float(value) for name, value in samples}
+
+    pubsub.publish(topic, 100)
+    with streaming(
+        spark, pubsub, tmp_path, subscriptionId=subscription, metricsPort=str(port)
+    ) as run:
+        run.wait_rows(100)
+        wait_acked(pubsub, subscription, run)
+        wait_until(lambda: metrics()["penstock_pubsub_acked_total"] == 100)
+        seen = metrics()
+    assert seen["penstock_pubsub_received_total"] == 100
+    assert seen["penstock_pubsub_unacked_messages"] == 0
+    assert seen["penstock_pubsub_agents"] == 1
+    assert seen["penstock_pubsub_streams"] == 2
+    assert seen["penstock_pubsub_agent_memory_bytes"] > 1_000_000
+
+
+def test_more_streams_than_the_quota_end_the_query(
+    spark: SparkSession, pubsub: Service, tmp_path: Path
+) -> None:
+    """The error counts them, and says what to change."""
+    _, subscription = pubsub.pair()
+    text = failure_of(
+        lambda: start(
+            spark,
+            pubsub,
+            tmp_path,
+            subscriptionId=subscription,
+            streamQuota="3",
+            streamsPerExecutor="4",
+        )
+    )
+    assert "STREAM_QUOTA" in text
+    assert "1 executors open 4 streams" in text
+    assert "streamsPerExecutor" in text
+    wait_until(lambda: not agents(pubsub), 15)
 
 
 def test_two_queries_share_a_subscription(

@@ -107,6 +107,10 @@ class PubSubEmulator:
         """Give a denied permission back."""
         self._call("Deny", permission=permission, allow=True)
 
+    def restart(self, seconds: float = 0.0) -> None:
+        """Let the service go away for a while: connections are cut, messages and leases stay."""
+        self._call("Restart", seconds=seconds)
+
     def _call(self, method: str, /, **request: Any) -> dict[str, Any]:
         call = self._channel.unary_unary(f"/{SERVICE}/{method}")
         answer = call(json.dumps(request).encode(), timeout=_CALL_SECONDS, wait_for_ready=True)

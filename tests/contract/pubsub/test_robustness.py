@@ -335,3 +335,33 @@ def test_shutdown_ends_open_calls_and_is_quick() -> None:
         thread.join(10)
     channel.close()
     assert len(errors) == 3
+
+
+def test_a_restart_cuts_connections_and_keeps_everything_else(service: Service) -> None:
+    """Clients see a service that is away; what was published, leased or acknowledged stays so."""
+    topic, subscription = service.pair()
+    service.publish(topic, b"1", b"2")
+    (leased,) = service.pull_some(subscription, 1)
+    stream = service.stream(subscription, max_outstanding_messages=1)
+    stream.wait_received(1)
+    service.emulator.restart(0.2)
+    assert isinstance(stream.wait_error(), exceptions.ServerError)
+    # Asked until it is there again.
+    counters = service.emulator.counters(subscription)
+    assert (counters.published, counters.outstanding) == (2, 2)
+    wait_for(lambda: _acked(service, subscription, leased))
+    assert service.emulator.counters(subscription).outstanding == 1
+
+
+def test_a_restart_of_no_known_length_is_refused(service: Service) -> None:
+    with pytest.raises(grpc.RpcError, match="is not between 0 and 600"):
+        service.emulator.restart(-1)
+
+
+def _acked(service: Service, subscription: str, leased: Any) -> bool:
+    try:
+        service.ack(subscription, [leased])
+    except exceptions.ServiceUnavailable:
+        # The client's connection was refused a moment ago, and waits before it tries again.
+        return False
+    return True

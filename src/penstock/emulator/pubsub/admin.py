@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from penstock.emulator.pubsub.faults import Fault
@@ -20,8 +21,9 @@ SERVICE = "penstock.emulator.Admin"
 class AdminService:
     """Methods take and give JSON objects."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, restart: Callable[[float], None]) -> None:
         self._store = store
+        self._restart = restart
         # The API's methods, which faults may name; filled by the server that binds them.
         self.methods: set[str] = set()
 
@@ -55,6 +57,14 @@ class AdminService:
         else:
             self._store.denied.add(entry)
         self._wake_streams()
+        return {}
+
+    def restart(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Cut all connections, and listen again after so many seconds."""
+        seconds = request["seconds"]
+        if not isinstance(seconds, int | float) or not 0 <= seconds <= 600:
+            raise invalid("seconds", f"{seconds!r} is not between 0 and 600")
+        self._restart(float(seconds))
         return {}
 
     def counters(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -92,6 +102,7 @@ class AdminService:
         "Inject": inject,
         "ClearFaults": clear_faults,
         "Deny": deny,
+        "Restart": restart,
         "Counters": counters,
         "TopicCounters": topic_counters,
         "Stats": stats,

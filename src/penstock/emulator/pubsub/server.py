@@ -51,10 +51,11 @@ class PubSubServer:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, seed: int = 0) -> None:
         self.store = Store(clock, seed)
-        self.admin = admin.AdminService(self.store)
+        self.admin = admin.AdminService(self.store, self._begin_restart)
         self.address = ""
         self._server: grpc.aio.Server | None = None
         self._housekeeper: asyncio.Task[None] | None = None
+        self._restart: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> str:
         """Listen; returns the address. Port 0 takes a free one."""
@@ -80,10 +81,29 @@ class PubSubServer:
 
     async def stop(self) -> None:
         """Stop serving; open calls are ended."""
+        if self._restart is not None:
+            self._restart.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
         if self._housekeeper is not None:
             self._housekeeper.cancel()
         if self._server is not None:
             await self._server.stop(_STOP_GRACE_SECONDS)
+
+    def _begin_restart(self, seconds: float) -> None:
+        """Go away for a while, as a service does whose machine is replaced; nothing is forgotten.
+
+        The call that asks for it still gets its answer.
+        """
+
+        async def restart() -> None:
+            host, port = self.address.rsplit(":", 1)
+            await self._close()
+            await asyncio.sleep(seconds)
+            await self.start(host.strip("[]"), int(port))
+
+        self._restart = asyncio.create_task(restart())
 
     async def _keep_house(self) -> None:
         loop = asyncio.get_running_loop()

@@ -108,6 +108,16 @@ class PubSubSourceOptions(PubSubConnectionOptions):
         size(1),
         default=None,
     )
+    max_records_per_fetch: int | None = opt(
+        "Most messages that one task of a micro-batch takes.", integer(1), default=None
+    )
+    max_fetch_period: float | None = opt(
+        "Taken from code that moves over from Databricks' connector. A task never waits for "
+        "messages here: it takes what its executor has pulled already, which keeps any such bound.",
+        duration(0.0),
+        default=None,
+        advanced=True,
+    )
     min_rows_per_trigger: int | None = opt(
         "Wait until so many messages are buffered on all executors before a micro-batch starts, "
         "but not longer than maxTriggerDelay.",
@@ -178,7 +188,7 @@ class PubSubSourceOptions(PubSubConnectionOptions):
     ack_ttl_batches: int = opt(
         "The driver stops waiting for an agent's word on acknowledgements after so many batches.",
         integer(1),
-        default=5,
+        default=100,
         advanced=True,
     )
 

@@ -257,13 +257,14 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = self._partition_count(overview.cores)
         if rows is not None:
             count = min(count, rows)
+        most_per_task = self._options.max_records_per_fetch or _UNLIMITED
         return [
             PubSubPartition(
                 config=self._plan.config,
                 columns=self._options.columns,
                 tick=tick,
                 index=index,
-                most_rows=_share(rows, count, index),
+                most_rows=min(_share(rows, count, index), most_per_task),
                 most_bytes=_share(size, count, index),
                 tasks=-(-count // max(1, overview.agents)),
             )
