@@ -15,6 +15,7 @@ from penstock.errors import (
     ResourceError,
     RowError,
     SchemaError,
+    SpoolError,
     WireError,
     WriteRejectedError,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "ResourceError",
     "RowError",
     "SchemaError",
+    "SpoolError",
     "WireError",
     "WriteRejectedError",
     "__version__",

@@ -11,6 +11,7 @@
     |-- WriteRejectedError                the service refused a write for good
     |-- WireError                         bytes that are not the protocol we speak
     |-- CheckpointError                   a checkpoint that this query cannot go on from
+    |-- SpoolError                        a spool that cannot be used, or not by this query
     `-- AgentError                        an executor's agent cannot go on
 
 Spark ships worker errors to the user as text, so the text alone has to identify and explain:
@@ -73,6 +74,10 @@ class WireError(PenstockError):
 
 class CheckpointError(PenstockError):
     """A checkpoint is not of this source, or of a later version."""
+
+
+class SpoolError(PenstockError):
+    """A spool cannot be read or written, or belongs to something else."""
 
 
 class AgentError(PenstockError):

@@ -28,8 +28,13 @@ from penstock.pubsub.agent.link import Link, LinkEvents
 from penstock.pubsub.agent.puller import Puller, PullerThread, PullLimits
 from penstock.pubsub.agent.reservoir import Reservoir
 from penstock.pubsub.agent.server import AgentServer
+from penstock.pubsub.agent.spooler import Spooler
+from penstock.pubsub.agent.suspects import Suspects
 from penstock.pubsub.client import PubSubClient
+from penstock.pubsub.encoding import Received
 from penstock.pubsub.source.options import PubSubSourceOptions
+from penstock.pubsub.spool.format import SpoolKey
+from penstock.pubsub.spool.store import SpoolStore
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2
@@ -39,7 +44,7 @@ _REPORT_DELAY_SECONDS = 0.02
 # How long an agent that ends tries to hand back what it holds.
 _END_SECONDS = 10.0
 # Why streams are closed.
-_NO_LINK, _NO_TASKS = "no link to the driver", "no tasks here"
+_NO_LINK, _NO_TASKS, _NO_SPOOL = "no link to the driver", "no tasks here", "no spool"
 
 
 class Agent:
@@ -57,7 +62,9 @@ class Agent:
         )
         self._client = PubSubClient(self._options)
         self._sender = AckSender(self._client, config.subscription, self._clock)
-        self._settler = Settler(self._reservoir, self._sender, self._on_settled)
+        self._settler = Settler(
+            self._reservoir, self._sender, self._on_settled, self._on_object_acked
+        )
         lease_seconds = int(self._options.lease_duration)
         self._keeper = LeaseKeeper(self._reservoir, self._sender, self._clock, lease_seconds)
         name = f"{socket.gethostname()}-{os.getpid()}"
@@ -68,6 +75,7 @@ class Agent:
             LinkEvents(
                 on_order=lambda order: self._settler.order(order.ack, order.nack),
                 on_release=self._on_release,
+                on_suspect=self._on_suspect,
                 on_open=lambda: self._pulling.open(_NO_LINK),
                 on_lost=self._on_link_lost,
             ),
@@ -90,6 +98,7 @@ class Agent:
                 self._clock,
                 self._changed,
                 self._fail,
+                self._screen,
             )
             for _ in range(streams)
         ]
@@ -99,15 +108,31 @@ class Agent:
         self._trimmed_at = 0.0
         self._report_due = threading.Event()
         self._socket = directory / "agent.sock"
+        self._suspects = Suspects(self._options.suspect_duration)
+        self._spooler = self._make_spooler(config.spool)
         self._server = AgentServer(
             f"grpc+unix://{self._socket}",
             self._reservoir,
             self._link,
             self.report,
             self._failure_text,
+            self._spooler,
         )
         self._mark = mark_alive(directory)
         self._parent = ProcessWatch(config.parent)
+
+    def _make_spooler(self, spool: str | None) -> Spooler | None:
+        if spool is None or self._options.spool_location is None:
+            return None
+        return Spooler(
+            SpoolStore(self._options.spool_location),
+            spool,
+            self._reservoir,
+            self._link,
+            self._settler,
+            self._suspects,
+            self._clock,
+        )
 
     def run(self, ready: Callable[[], None]) -> None:
         """Work until the executor, the query or a signal ends it; then hand everything back."""
@@ -119,6 +144,7 @@ class Agent:
         ready()
         # Agents of a large cluster start together; the service should not see them so.
         ended.wait(random.uniform(0.0, self._options.jitter))  # noqa: S311 - no secret
+        self._look_into_spool()
         self._pulling.start()
         self.report()
         while not ended.is_set() and self._parent.is_alive():
@@ -127,8 +153,20 @@ class Agent:
                 ended.wait(_REPORT_DELAY_SECONDS)
             self._report_due.clear()
             self.report()
+            self._suspects.expire(self._clock.monotonic())
             self._trim_when_idle()
         self._end()
+
+    def _look_into_spool(self, keys: list[SpoolKey] | None = None) -> None:
+        """Know what is in some objects, or in all of them, before a message of theirs comes."""
+        if self._spooler is None:
+            return
+        try:
+            self._spooler.load(keys)
+        except PenstockError as error:
+            self._fail(error)
+            # Told until the query has ended with it.
+            self._pulling.close(_NO_SPOOL)
 
     def _trim_when_idle(self) -> None:
         """Give memory back that the allocators keep; under load they would only ask for it anew."""
@@ -147,8 +185,10 @@ class Agent:
         self._sender.give_up_in(_END_SECONDS)
         self._keeper.stop()
         self._settler.stop()
-        # What is not settled goes to another consumer at once, not when its lease ends.
-        self._sender.hand_back(self._reservoir.drain())
+        # What is not settled goes to another consumer at once, not when its lease ends. But what
+        # may be in the spool must not come before the others have learnt that it is.
+        is_spooled = self._spooler is not None
+        self._sender.hand_back(self._reservoir.release() if is_spooled else self._reservoir.drain())
         self._link.stop()
         self._client.close()
         with locked(self._directory):
@@ -176,6 +216,7 @@ class Agent:
                 oldest_unacked_seconds=0.0 if state.oldest_at is None else now - state.oldest_at,
                 received=sum(pull.received for pull in pulls),
                 redelivered=sum(pull.redelivered for pull in pulls),
+                dropped=acks.dropped,
                 acked=acks.acked,
                 nacked=acks.nacked,
                 ack_failures=acks.failures,
@@ -189,18 +230,33 @@ class Agent:
     def _changed(self) -> None:
         self._report_due.set()
 
+    def _screen(self, received: Received) -> Received:
+        passed, suspects = self._suspects.split(received)
+        if suspects is not None:
+            self._settler.drop([suspects])
+        return passed
+
+    def _on_suspect(self, message: protocol.Suspect) -> None:
+        self._look_into_spool([SpoolKey(tick, index) for tick, index in message.keys])
+
+    def _on_object_acked(self, key: SpoolKey, *, is_sure: bool) -> None:
+        self._link.tell(protocol.Acked(key.tick, key.index, is_sure))
+
     def _on_settled(self, numbers: list[int]) -> None:
         self._pulling.notice_room()
         self.report()
-        self._link.tell(protocol.Settled(numbers))
+        if numbers:
+            self._link.tell(protocol.Settled(numbers))
 
     def _on_link_lost(self) -> None:
         """The coordinator has forgotten our deliveries: hand back what tasks have read.
 
         Nothing is pulled until it is there again, or what is handed back would come back here.
+        With a spool, what tasks have read is in it or on its way there, and is not forgotten.
         """
         self._pulling.close(_NO_LINK)
-        self._settler.order([], self._reservoir.held_numbers())
+        if self._spooler is None:
+            self._settler.order([], self._reservoir.held_numbers())
 
     def _on_release(self, release: protocol.Release) -> None:
         _LOG.info("no task has come here: handing the buffer back")

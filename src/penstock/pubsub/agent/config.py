@@ -19,6 +19,8 @@ class AgentConfig:
     is_ordered: bool = False
     # Hand out only messages published before this moment; for draining what was there.
     cutoff_us: int | None = None
+    # The id of the spool, in the exactly-once mode.
+    spool: str | None = None
     options: dict[str, str] = field(default_factory=dict, repr=False)
     token: str = field(default="", repr=False)
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from penstock.pubsub.agent.reservoir import Reservoir
 from penstock.pubsub.client import ACKNOWLEDGE, MODIFY_ACK_DEADLINE, Client, Method
 from penstock.pubsub.encoding import byte_lengths, cut_points, encode
 from penstock.pubsub.errors import CallFailed
+from penstock.pubsub.spool.format import SpoolKey
 from penstock.retry import Backoff, is_transient
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class LeaseCounters:
 
     acked: int = 0
     nacked: int = 0
+    dropped: int = 0
     failures: int = 0
     backoffs: int = 0
 
@@ -69,6 +72,12 @@ class AckSender:
         """Acknowledge; returns how many messages the service has confirmed."""
         done = self._send(ack_ids, ACKNOWLEDGE, {})
         self.counters.acked += done
+        return done
+
+    def drop(self, ack_ids: list[pa.StringArray]) -> int:
+        """Acknowledge messages that no task shall get; returns how many are confirmed."""
+        done = self._send(ack_ids, ACKNOWLEDGE, {})
+        self.counters.dropped += done
         return done
 
     def hand_back(self, ack_ids: list[pa.StringArray]) -> int:
@@ -162,16 +171,47 @@ class _Order:
     loose: list[pa.StringArray] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _ObjectOrder:
+    """A delivery that is in the spool: to be acknowledged, and told of."""
+
+    number: int
+    key: SpoolKey
+    rows: int
+
+
+class OnObject(Protocol):
+    """Told when an object's messages were acknowledged; sure if every one was confirmed."""
+
+    def __call__(self, key: SpoolKey, *, is_sure: bool) -> None:
+        """Take the news."""
+        ...
+
+
+@dataclass(frozen=True)
+class _DropOrder:
+    """Messages that were in the spool already: to be acknowledged."""
+
+    ack_ids: list[pa.StringArray]
+
+
 class Settler:
     """Carries out orders, one after the other."""
 
     def __init__(
-        self, reservoir: Reservoir, sender: AckSender, on_settled: Callable[[list[int]], None]
+        self,
+        reservoir: Reservoir,
+        sender: AckSender,
+        on_settled: Callable[[list[int]], None],
+        on_object: OnObject | None = None,
     ) -> None:
         self._reservoir = reservoir
         self._sender = sender
         self._on_settled = on_settled
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._on_object = on_object
+        self._orders: queue.SimpleQueue[_Order | _ObjectOrder | _DropOrder | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._run, name="penstock-settle", daemon=True)
 
     def start(self) -> None:
@@ -186,6 +226,15 @@ class Settler:
         """Queue messages that no task has got."""
         self._orders.put(_Order(loose=ack_ids))
 
+    def acknowledge_object(self, number: int, key: SpoolKey, rows: int) -> None:
+        """Queue a delivery that is in the spool."""
+        self._orders.put(_ObjectOrder(number, key, rows))
+
+    def drop(self, ack_ids: list[pa.StringArray]) -> None:
+        """Queue messages that are in the spool already: they are acknowledged."""
+        if ack_ids:
+            self._orders.put(_DropOrder(ack_ids))
+
     def stop(self) -> None:
         """Carry out what is queued, then end."""
         self._orders.put(None)
@@ -193,11 +242,31 @@ class Settler:
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
-            settle = self._reservoir.settle
-            self._sender.acknowledge([ids for n in order.ack for ids in settle(n)])
-            back = [ids for n in order.nack for ids in settle(n)]
-            self._sender.hand_back([*back, *order.loose])
-            self._on_settled([*order.ack, *order.nack])
+            match order:
+                case _Order():
+                    self._settle(order)
+                case _ObjectOrder():
+                    self._acknowledge_object(order)
+                case _DropOrder():
+                    self._sender.drop(order.ack_ids)
+
+    def _settle(self, order: _Order) -> None:
+        find = self._reservoir.ack_ids
+        self._sender.acknowledge([ids for number in order.ack for ids in find(number)])
+        back = [ids for number in order.nack for ids in find(number)]
+        self._sender.hand_back([*back, *order.loose])
+        # Only now: until the service has taken it, the leases have to be prolonged.
+        for number in (*order.ack, *order.nack):
+            self._reservoir.settle(number)
+        self._on_settled([*order.ack, *order.nack])
+
+    def _acknowledge_object(self, order: _ObjectOrder) -> None:
+        ids = self._reservoir.ack_ids(order.number)
+        done = self._sender.acknowledge(ids)
+        self._reservoir.settle(order.number)
+        self._on_settled([])
+        if self._on_object is not None:
+            self._on_object(order.key, is_sure=done == order.rows)
 
 
 class LeaseKeeper:

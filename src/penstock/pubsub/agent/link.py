@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -33,6 +34,7 @@ class LinkEvents:
 
     on_order: Callable[[protocol.Order], None]
     on_release: Callable[[protocol.Release], None]
+    on_suspect: Callable[[protocol.Suspect], None]
     on_open: Callable[[], None]
     on_lost: Callable[[], None]
 
@@ -69,7 +71,7 @@ class Link:
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # What was asked and not answered, with the payload: asked again on the next connection
         # if the link was not open yet.
-        self._answers: dict[int, tuple[Future[bool], bytes]] = {}
+        self._answers: dict[int, tuple[Future[Any], bytes]] = {}
         self._is_over = False
         self._asks = itertools.count(1)
         self.ended = threading.Event()
@@ -96,7 +98,8 @@ class Link:
         Raises:
             ConnectError: the coordinator does not answer.
         """
-        return self._ask(lambda ask: protocol.Deliver(ask, number, tick, index, attempt, rows))
+        make = partial(protocol.Deliver, number=number, tick=tick, index=index)
+        return bool(self._ask(partial(make, attempt=attempt, rows=rows)))
 
     def ask_complete(self, number: int) -> bool:
         """Announce that a delivery was read to its end.
@@ -104,11 +107,28 @@ class Link:
         Raises:
             ConnectError: the coordinator does not answer.
         """
-        return self._ask(lambda ask: protocol.Complete(ask, number))
+        return bool(self._ask(partial(protocol.Complete, number=number)))
 
-    def _ask(self, make: Callable[[int], Any]) -> bool:
+    def ask_claim(self, tick: int, index: int) -> protocol.Verdict:
+        """Ask what to do for a task whose rows go through the spool.
+
+        Raises:
+            ConnectError: the coordinator does not answer.
+        """
+        return protocol.Verdict(self._ask(partial(protocol.Claim, tick=tick, index=index)))
+
+    def ask_durable(self, tick: int, index: int, rows: int, size: int) -> bool:
+        """Announce an object that was written; False if its batch is over without it.
+
+        Raises:
+            ConnectError: the coordinator does not answer.
+        """
+        make = partial(protocol.Durable, tick=tick, index=index, rows=rows, size=size)
+        return bool(self._ask(make))
+
+    def _ask(self, make: Callable[[int], Any]) -> Any:
         ask = next(self._asks)
-        answer: Future[bool] = Future()
+        answer: Future[Any] = Future()
         payload = protocol.encode(make(ask))
         with self._lock:
             if self._is_over:
@@ -195,13 +215,20 @@ class Link:
         while (payload := outbox.get()) is not None:
             yield payload
 
+    def _answered(self, ask: int, value: Any) -> None:
+        with self._lock:
+            answer, _ = self._answers.pop(ask, (None, b""))
+        if answer is not None and not answer.done():
+            answer.set_result(value)
+
     def _receive(self, message: Any) -> None:
         match message:
             case protocol.Answer():
-                with self._lock:
-                    answer, _ = self._answers.pop(message.ask, (None, b""))
-                if answer is not None and not answer.done():
-                    answer.set_result(message.is_yes)
+                self._answered(message.ask, message.is_yes)
+            case protocol.Decision():
+                self._answered(message.ask, message.verdict)
+            case protocol.Suspect():
+                self._events.on_suspect(message)
             case protocol.Order():
                 self._events.on_order(message)
             case protocol.Release():

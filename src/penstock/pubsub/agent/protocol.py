@@ -7,6 +7,7 @@ run's secret in the metadata. `ask` messages carry a number and get an `answer` 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 from typing import Any, TypeVar
 
@@ -40,6 +41,8 @@ class Status:
     oldest_unacked_seconds: float = 0.0
     received: int = 0
     redelivered: int = 0
+    # Messages that were in the spool already, acknowledged and dropped.
+    dropped: int = 0
     acked: int = 0
     nacked: int = 0
     ack_failures: int = 0
@@ -84,6 +87,63 @@ class Settled:
     numbers: list[int]
 
 
+class Verdict(enum.StrEnum):
+    """What becomes of a task that asks for its rows through the spool."""
+
+    WRITE = "write"
+    REPLAY = "replay"
+    # Another agent is writing them.
+    WAIT = "wait"
+    OVER = "over"
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A task wants its rows, through the spool; answered by a decision."""
+
+    ask: int
+    tick: int
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Durable:
+    """An object is written; acknowledged only after a yes."""
+
+    ask: int
+    tick: int
+    index: int
+    rows: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GaveUp:
+    """An object could not be written."""
+
+    tick: int
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """An object was there that nobody had told of."""
+
+    tick: int
+    index: int
+    rows: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Acked:
+    """The acknowledgements of an object's messages: all confirmed, or not."""
+
+    tick: int
+    index: int
+    is_sure: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class Fatal:
     """The agent cannot go on; the query shall fail with this."""
@@ -98,6 +158,21 @@ class Answer:
 
     ask: int
     is_yes: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The coordinator's verdict on a claim."""
+
+    ask: int
+    verdict: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """Look out for the messages of these objects, as (tick, index)."""
+
+    keys: list[list[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +199,8 @@ _KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Hello, Status, Deliver, Complete, GaveBack, Settled, Fatal),
-        *(Answer, Order, Release, Stop),
+        *(Claim, Durable, GaveUp, Found, Acked),
+        *(Answer, Decision, Order, Suspect, Release, Stop),
     )
 }
 Message = TypeVar("Message")

@@ -21,7 +21,7 @@ from penstock._core.clock import Clock
 from penstock.errors import AgentError, PenstockError
 from penstock.pubsub.agent.reservoir import Reservoir
 from penstock.pubsub.client import PullStream, StreamConnection
-from penstock.pubsub.encoding import decode_streaming_pull
+from penstock.pubsub.encoding import Received, decode_streaming_pull
 from penstock.pubsub.errors import CallFailed, Resource, service_error
 from penstock.pubsub.options import PubSubConnectionOptions
 from penstock.retry import Backoff, is_transient
@@ -102,7 +102,9 @@ class Puller:
         clock: Clock,
         on_message: Callable[[], None],
         on_fatal: Callable[[PenstockError], None],
+        screen: Callable[[Received], Received] = lambda received: received,
     ) -> None:
+        self._screen = screen
         self._subscription = subscription
         self._client_id = client_id
         self._reservoir = reservoir
@@ -186,10 +188,11 @@ class Puller:
         count = len(received.ack_ids)
         if not count:
             return
-        now = self._clock.monotonic()
-        usable = self._reservoir.put(received, now, now + self._limits.lease_seconds)
         self.counters.received += count
         self.counters.redelivered += _redelivered(received.rows.column("delivery_attempt"))
+        now = self._clock.monotonic()
+        passed = self._screen(received)
+        usable = self._reservoir.put(passed, now, now + self._limits.lease_seconds)
         if usable:
             self.counters.last_message_at = now
             self._on_message()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -242,14 +242,18 @@ class Reservoir:
             self._buffered_bytes += delivery.size
             return True
 
-    def settle(self, number: int) -> list[pa.StringArray]:
-        """Let go of a delivery; returns its ack ids, for acking or nacking."""
+    def ack_ids(self, number: int) -> list[pa.StringArray]:
+        """Give the ack ids of a delivery; its leases are prolonged until it is settled."""
         with self._lock:
             delivery = self._held.get(number)
-            if delivery is None:
-                return []
-            self._let_go(delivery)
-            return [piece.ack_ids for piece in delivery.pieces]
+            return [piece.ack_ids for piece in delivery.pieces] if delivery else []
+
+    def settle(self, number: int) -> None:
+        """Let go of a delivery that was acknowledged or handed back."""
+        with self._lock:
+            delivery = self._held.get(number)
+            if delivery is not None:
+                self._let_go(delivery)
 
     def _let_go(self, delivery: HeldDelivery) -> None:
         del self._held[delivery.number]
@@ -261,6 +265,23 @@ class Reservoir:
         """List the deliveries that are not settled."""
         with self._lock:
             return list(self._held)
+
+    def pick(self, message_ids: Set[str]) -> list[pa.StringArray]:
+        """Take messages out that no task has got; returns their ack ids."""
+        picked: list[pa.StringArray] = []
+        with self._lock:
+            kept: deque[Piece] = deque()
+            for piece in self._buffer:
+                names = piece.rows.column("message_id").to_pylist()
+                is_meant = np.fromiter((name in message_ids for name in names), np.bool_)
+                if is_meant.any():
+                    picked.append(piece.part(is_meant).ack_ids)
+                if not is_meant.all():
+                    kept.append(piece.part(~is_meant))
+            self._buffer = kept
+            self._buffered_rows = sum(piece.count for piece in kept)
+            self._buffered_bytes = sum(piece.size for piece in kept)
+        return picked
 
     def release(self) -> list[pa.StringArray]:
         """Let go of what no task has got; returns its ack ids."""

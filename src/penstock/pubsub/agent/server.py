@@ -15,14 +15,15 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import PenstockError
+from penstock.pubsub.agent.batches import joined
 from penstock.pubsub.agent.link import Link
 from penstock.pubsub.agent.protocol import GaveBack
 from penstock.pubsub.agent.reservoir import HeldDelivery, Reservoir
+from penstock.pubsub.agent.spooler import BatchOverError, Spooler
 from penstock.pubsub.encoding import ROW_SCHEMA
+from penstock.pubsub.spool.format import SpoolKey
 
 _LOG = logging.getLogger(__name__)
-# Spark takes batches of about this size fastest; responses of the service are smaller.
-_BATCH_ROWS = 8192
 _NUMBER = b"penstock-delivery"
 
 
@@ -58,12 +59,14 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         link: Link,
         report: Callable[[], None],
         failure: Callable[[], str | None],
+        spooler: Spooler | None = None,
     ) -> None:
         super().__init__(location)
         self._reservoir = reservoir
         self._link = link
         self._report = report
         self._failure = failure
+        self._spooler = spooler
 
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
@@ -74,9 +77,15 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         except (ValueError, TypeError, AttributeError):
             raise flight.FlightServerError("the ticket is not a fetch") from None
         self._raise_failure()
-        delivery = self._reservoir.take(
-            fetch.tick, fetch.index, fetch.most_rows, fetch.most_bytes, fetch.tasks
-        )
+
+        def take() -> HeldDelivery:
+            return self._reservoir.take(
+                fetch.tick, fetch.index, fetch.most_rows, fetch.most_bytes, fetch.tasks
+            )
+
+        if self._spooler is not None:
+            return self._get_spooled(self._spooler, fetch, take)
+        delivery = take()
         is_noted = False
         try:
             is_noted = self._link.ask_delivery(
@@ -92,23 +101,28 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         schema = ROW_SCHEMA.with_metadata({_NUMBER: str(delivery.number)})
         return flight.GeneratorStream(schema, self._send(delivery, context))
 
+    def _get_spooled(
+        self, spooler: Spooler, fetch: Fetch, take: Callable[[], HeldDelivery]
+    ) -> flight.GeneratorStream:
+        try:
+            batches = spooler.fetch(SpoolKey(fetch.tick, fetch.index), take)
+        except BatchOverError:
+            raise flight.FlightCancelledError(f"batch {fetch.tick} is over") from None
+        except PenstockError as exc:
+            raise flight.FlightUnavailableError(str(exc)) from None
+        # The status now: when the task ends, the driver knows what is left here.
+        self._report()
+        return flight.GeneratorStream(ROW_SCHEMA.with_metadata({_NUMBER: "0"}), iter(batches))
+
     def _send(
         self, delivery: HeldDelivery, context: flight.ServerCallContext
     ) -> Iterator[pa.RecordBatch]:
         is_sent = False
         try:
-            waiting: list[pa.RecordBatch] = []
-            rows = 0
-            for piece in delivery.pieces:
+            for batch in joined(piece.rows for piece in delivery.pieces):
                 if context.is_cancelled():
                     return
-                waiting.append(piece.rows)
-                rows += piece.count
-                if rows >= _BATCH_ROWS:
-                    yield _join(waiting)
-                    waiting, rows = [], 0
-            if waiting:
-                yield _join(waiting)
+                yield batch
             is_sent = True
         finally:
             if is_sent:
@@ -141,10 +155,6 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
             raise flight.FlightServerError(failure)
 
 
-def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
 def delivery_number(schema: pa.Schema) -> int:
-    """Read the delivery's number from a stream's schema."""
+    """Read the delivery's number from a stream's schema; 0: it needs no word at its end."""
     return int(schema.metadata[_NUMBER])

@@ -13,6 +13,7 @@ import hmac
 import logging
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,8 +23,19 @@ import grpc.aio
 
 from penstock.errors import AgentError, PenstockError, WireError
 from penstock.pubsub.agent import protocol
-from penstock.pubsub.agent.protocol import Answer, Order, Release, Status, Stop
+from penstock.pubsub.agent.protocol import (
+    Answer,
+    Decision,
+    Order,
+    Release,
+    Status,
+    Stop,
+    Suspect,
+)
 from penstock.pubsub.source.ledger import Delivery, Ledger
+from penstock.pubsub.source.spool_keeper import SpoolKeeper
+from penstock.pubsub.source.spool_ledger import SpoolFigures, SpoolLedger
+from penstock.pubsub.spool.format import SpoolKey
 
 _LOG = logging.getLogger(__name__)
 # An agent to which no task has come for so many batches gives its buffer to others.
@@ -42,6 +54,7 @@ class Overview:
     rows: int
     open_deliveries: int
     settling_deliveries: int
+    spool: SpoolFigures | None = None
 
 
 @dataclass
@@ -55,15 +68,25 @@ class Agent:
     has_reported: bool = False
     # The newest batch of which a task has come here; at first the one that is being run.
     served_tick: int = 0
+    # When it last said something, by the loop's clock; and how to end its link.
+    heard_at: float = 0.0
+    hang_up: Callable[[], object] = lambda: None
 
 
 class Coordinator:
     """Keeps the ledger and talks to the agents."""
 
-    def __init__(self, committed: int = 0) -> None:
+    def __init__(
+        self,
+        committed: int = 0,
+        spool: SpoolKeeper | None = None,
+        silence_seconds: float = 10.0,
+    ) -> None:
+        self._silence_seconds = silence_seconds
         self.token = secrets.token_urlsafe(32)
         self.port = 0
         self._ledger = Ledger(committed)
+        self._spool = spool
         self._agents: dict[str, Agent] = {}
         # What agents that are gone have counted; an agent that comes back counts on by itself.
         self._gone: dict[str, Status] = {}
@@ -71,6 +94,7 @@ class Coordinator:
         self._changed = asyncio.Condition()
         self._loop: asyncio.AbstractEventLoop
         self._server: grpc.aio.Server | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -80,7 +104,14 @@ class Coordinator:
             target=self._loop.run_forever, name="penstock-coordinator", daemon=True
         )
         self._thread.start()
+        if self._spool is not None:
+            self._spool.in_loop = self._in_loop
         self.port = self._run(self._start())
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):
+            # The loop is closed: the query has ended.
+            self._loop.call_soon_threadsafe(act)
 
     async def _start(self) -> int:
         self._changed = asyncio.Condition()
@@ -100,12 +131,24 @@ class Coordinator:
         port: int = server.add_insecure_port("[::]:0")
         await server.start()
         self._server = server
+        self._watch = asyncio.create_task(self._watch_agents())
         return port
+
+    async def _watch_agents(self) -> None:
+        """Let go of agents that say nothing any more, though their connection stands."""
+        while True:
+            await asyncio.sleep(self._silence_seconds / 4)
+            for agent in list(self._agents.values()):
+                if self._loop.time() - agent.heard_at > self._silence_seconds:
+                    _LOG.warning("the agent %s is silent", agent.name)
+                    agent.hang_up()
 
     def stop(self) -> None:
         """Tell the agents to end, and close; once more does nothing."""
 
         async def end() -> None:
+            if self._watch is not None:
+                self._watch.cancel()
             for agent in self._agents.values():
                 agent.outbox.put_nowait(Stop())
             if self._server is not None:
@@ -119,6 +162,8 @@ class Coordinator:
         if not self._thread.is_alive():
             self._loop.close()
         self._thread = None
+        if self._spool is not None:
+            self._spool.stop()
 
     def overview(self, tick: int = 0) -> Overview:
         """Tell how things stand, with the rows that the tasks of one batch have got."""
@@ -129,13 +174,15 @@ class Coordinator:
                 total = _add(total, counted)
             for agent in self._agents.values():
                 total = _add(total, agent.status)
+            spooled = self._spool.ledger.rows_of(tick) if self._spool else 0
             return Overview(
                 status=total,
                 agents=sum(agent.has_reported for agent in self._agents.values()),
                 cores=_cores(list(self._agents.values())),
-                rows=self._ledger.rows_of(tick),
+                rows=self._ledger.rows_of(tick) + spooled,
                 open_deliveries=self._ledger.open_count,
                 settling_deliveries=self._ledger.settling_count,
+                spool=self._spool.ledger.figures() if self._spool else None,
             )
 
         return self._run(look())
@@ -149,6 +196,8 @@ class Coordinator:
         """Tell the agents what to settle now that a batch is committed."""
 
         async def order() -> None:
+            if self._spool is not None:
+                self._spool.commit(tick)
             expired = self._ledger.expire(tick, ttl_batches)
             if expired:
                 _LOG.warning("%d deliveries were never confirmed as acknowledged", expired)
@@ -184,6 +233,15 @@ class Coordinator:
 
         self._run(waiting())
 
+    def wait_settled(self, seconds: float) -> bool:
+        """Wait until all orders are carried out; False when the time is up."""
+
+        def is_settled() -> bool:
+            is_spooled = self._spool is not None and self._spool.ledger.settling_count
+            return not (self._ledger.settling_count or is_spooled)
+
+        return self.wait(lambda _: is_settled(), seconds)
+
     def wait(self, is_true: Callable[[Ledger], bool], seconds: float) -> bool:
         """Wait until a condition of the ledger holds; False when the time is up."""
 
@@ -211,14 +269,18 @@ class Coordinator:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong token")
         agent: Agent | None = None
         sender: asyncio.Task[None] | None = None
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - we are in one
         try:
             async for payload in requests:
                 message = protocol.decode(payload)
                 if agent is None:
                     agent = self._welcome(message)
+                    agent.hang_up = task.cancel
                     sender = asyncio.create_task(_send(agent, context))
                 else:
                     self._apply(agent, message)
+                agent.heard_at = self._loop.time()
                 async with self._changed:
                     self._changed.notify_all()
         except WireError as exc:
@@ -228,8 +290,19 @@ class Coordinator:
                 sender.cancel()
             if agent is not None and self._agents.get(agent.name) is agent:
                 del self._agents[agent.name]
-                self._ledger.drop_agent(agent.name)
+                self._drop(agent.name)
                 self._gone[agent.name] = _counters(agent.status)
+
+    def _drop(self, name: str) -> None:
+        """Forget what an agent has delivered; others look out for what it may have left unacked."""
+        self._ledger.drop_agent(name)
+        if self._spool is not None:
+            self._suspect(self._spool.ledger.drop_agent(name, time.time()))
+
+    def _suspect(self, keys: list[SpoolKey]) -> None:
+        if keys:
+            for agent in self._agents.values():
+                agent.outbox.put_nowait(Suspect([[key.tick, key.index] for key in keys]))
 
     def _welcome(self, message: Any) -> Agent:
         if not isinstance(message, protocol.Hello):
@@ -237,9 +310,14 @@ class Coordinator:
         agent = Agent(message.agent, message, served_tick=self._ledger.committed + 1)
         # An agent that connects anew has handed back what it had delivered, even if the end of
         # its former link was not noticed here yet.
-        self._ledger.drop_agent(agent.name)
+        self._drop(agent.name)
         self._gone.pop(agent.name, None)
         self._agents[agent.name] = agent
+        if self._spool is not None:
+            # Before the greeting: nothing is pulled before it.
+            keys = [[key.tick, key.index] for key in self._spool.ledger.suspects()]
+            if keys:
+                agent.outbox.put_nowait(Suspect(keys))
         # A greeting, by which the agent knows that the link is open.
         agent.outbox.put_nowait(Answer(0, is_yes=True))
         return agent
@@ -249,6 +327,8 @@ class Coordinator:
             case Status():
                 agent.status = message
                 agent.has_reported = True
+                if self._spool is not None:
+                    self._spool.clean()
             case protocol.Deliver():
                 agent.served_tick = max(agent.served_tick, message.tick)
                 noted = self._ledger.deliver(
@@ -269,10 +349,46 @@ class Coordinator:
                 self._ledger.give_back(agent.name, message.number)
             case protocol.Settled():
                 self._ledger.settled(agent.name, message.numbers)
+            case protocol.Claim() | protocol.Durable():
+                self._answer_spool(agent, message)
+            case protocol.GaveUp() | protocol.Found() | protocol.Acked():
+                self._note_spool(agent, message)
             case protocol.Fatal():
                 self._fatal = self._fatal or _agent_error(agent, message)
             case _:
                 raise WireError("LINK", "An agent", "sent what only we send", "Report this")
+
+    def _answer_spool(self, agent: Agent, message: protocol.Claim | protocol.Durable) -> None:
+        ledger = self._spool_ledger()
+        key = SpoolKey(message.tick, message.index)
+        if isinstance(message, protocol.Claim):
+            agent.served_tick = max(agent.served_tick, key.tick)
+            agent.outbox.put_nowait(Decision(message.ask, ledger.claim(agent.name, key)))
+        else:
+            noted = ledger.durable(agent.name, key, message.rows, message.size, time.time())
+            agent.outbox.put_nowait(Answer(message.ask, noted))
+
+    def _note_spool(
+        self, agent: Agent, message: protocol.GaveUp | protocol.Found | protocol.Acked
+    ) -> None:
+        ledger = self._spool_ledger()
+        key = SpoolKey(message.tick, message.index)
+        match message:
+            case protocol.GaveUp():
+                ledger.give_up(agent.name, key)
+            case protocol.Found() if ledger.found(key, message.rows, message.size, time.time()):
+                self._suspect([key])
+            case protocol.Acked(is_sure=True):
+                ledger.acked(key)
+            case protocol.Acked() if ledger.unsure(key, time.time()):
+                self._suspect([key])
+
+    def _spool_ledger(self) -> SpoolLedger:
+        if self._spool is None:
+            raise WireError(
+                "LINK", "An agent", "speaks of a spool that there is not", "Report this"
+            )
+        return self._spool.ledger
 
 
 def _agent_error(agent: Agent, message: protocol.Fatal) -> AgentError:
@@ -302,6 +418,7 @@ def _counters(status: Status) -> Status:
     return Status(
         received=status.received,
         redelivered=status.redelivered,
+        dropped=status.dropped,
         acked=status.acked,
         nacked=status.nacked,
         ack_failures=status.ack_failures,
@@ -317,6 +434,7 @@ def _add(left: Status, right: Status) -> Status:
         oldest_unacked_seconds=max(left.oldest_unacked_seconds, right.oldest_unacked_seconds),
         received=left.received + right.received,
         redelivered=left.redelivered + right.redelivered,
+        dropped=left.dropped + right.dropped,
         acked=left.acked + right.acked,
         nacked=left.nacked + right.nacked,
         ack_failures=left.ack_failures + right.ack_failures,

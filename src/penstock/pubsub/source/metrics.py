@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import http.server
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from penstock.pubsub.source.coordinator import Overview
+from penstock.pubsub.source.spool_ledger import SpoolFigures
 
 # name in the progress -> (name for Prometheus, kind, meaning)
 METRICS: dict[str, tuple[str, str, str]] = {
@@ -26,6 +28,11 @@ METRICS: dict[str, tuple[str, str, str]] = {
         "counter",
         "Received again, as far as the service tells (with a dead-letter policy).",
     ),
+    "dropped": (
+        "dropped_total",
+        "counter",
+        "Received again though they were in the spool; acknowledged and dropped.",
+    ),
     "acked": ("acked_total", "counter", "Messages acknowledged."),
     "nacked": ("nacked_total", "counter", "Messages handed back."),
     "ackFailures": ("ack_failures_total", "counter", "Acknowledgements refused or given up."),
@@ -37,12 +44,21 @@ METRICS: dict[str, tuple[str, str, str]] = {
         "gauge",
         "Deliveries of committed batches whose acknowledgement is not confirmed.",
     ),
+    "spoolObjects": ("spool_objects", "gauge", "Objects in the spool."),
+    "spoolBytes": ("spool_bytes", "gauge", "The same in bytes."),
+    "spoolOldestSeconds": ("spool_oldest_seconds", "gauge", "Age of the oldest of them."),
+    "spoolSuspects": (
+        "spool_suspects",
+        "gauge",
+        "Objects kept because their messages may come again after a failure.",
+    ),
 }
 
 
 def measure(overview: Overview) -> dict[str, Any]:
     """Give the measurements under their names in the progress."""
     status = overview.status
+    spool = overview.spool or SpoolFigures()
     return {
         "agents": overview.agents,
         "streams": status.streams,
@@ -52,6 +68,7 @@ def measure(overview: Overview) -> dict[str, Any]:
         "oldestUnackedSeconds": round(status.oldest_unacked_seconds, 3),
         "received": status.received,
         "redelivered": status.redelivered,
+        "dropped": status.dropped,
         "acked": status.acked,
         "nacked": status.nacked,
         "ackFailures": status.ack_failures,
@@ -59,6 +76,12 @@ def measure(overview: Overview) -> dict[str, Any]:
         "agentMemoryBytes": status.memory_bytes,
         "openDeliveries": overview.open_deliveries,
         "settlingDeliveries": overview.settling_deliveries,
+        "spoolObjects": spool.objects,
+        "spoolBytes": spool.size,
+        "spoolOldestSeconds": 0.0
+        if spool.oldest_at is None
+        else round(max(0.0, time.time() - spool.oldest_at), 3),
+        "spoolSuspects": spool.suspects,
     }
 
 

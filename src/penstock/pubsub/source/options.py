@@ -39,6 +39,17 @@ def _parse_timestamp(value: str) -> str:
 TIMESTAMP = Parser("timestamp", _parse_timestamp)
 
 
+def _parse_location(value: str) -> str:
+    scheme, mark, rest = value.partition("://")
+    if (mark and (scheme not in _SCHEMES or not rest)) or not value.strip():
+        raise ValueError(f"a directory, or one of {', '.join(f'{s}://' for s in _SCHEMES)}")
+    return value
+
+
+_SCHEMES = ("file", "gs", "s3", "s3a", "az", "abfs", "abfss")
+SPOOL_LOCATION = Parser("location", _parse_location)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PubSubSourceOptions(PubSubConnectionOptions):
     """Options of the streaming read."""
@@ -126,6 +137,22 @@ class PubSubSourceOptions(PubSubConnectionOptions):
     )
     max_trigger_delay: float = opt(
         "Longest wait for minRowsPerTrigger.", duration(0.0), default=900.0, advanced=True
+    )
+    spool_location: str | None = opt(
+        "Makes the source exactly-once: each task's rows are kept in this directory or object "
+        "store (gs://, s3://, az://) until they are committed and acknowledged. Driver and "
+        "executors must reach it; a directory is for one machine or a shared disk. One query, one "
+        "location.",
+        SPOOL_LOCATION,
+        default=None,
+        example="gs://my-bucket/spool/orders",
+    )
+    suspect_duration: float = opt(
+        "With a spool: how long after a failure messages that were spooled are looked out for, in "
+        "case they come again.",
+        duration(60.0),
+        default=1200.0,
+        advanced=True,
     )
     streams_per_executor: int = opt(
         "StreamingPull connections of each executor. The service carries about 10 MB/s on one.",

@@ -37,11 +37,13 @@ from penstock.pubsub.agent.launcher import agent_client
 from penstock.pubsub.agent.server import Fetch, delivery_number
 from penstock.pubsub.client import PubSubClient
 from penstock.pubsub.source.columns import Columns
-from penstock.pubsub.source.coordinator import Coordinator
+from penstock.pubsub.source.coordinator import Coordinator, Overview
 from penstock.pubsub.source.metrics import MetricsServer, measure, render
 from penstock.pubsub.source.offsets import PubSubOffset
 from penstock.pubsub.source.options import PubSubSourceOptions
+from penstock.pubsub.source.spool_keeper import SpoolKeeper, refuse_without_spool
 from penstock.pubsub.source.subscription import delete, prepare, seek_to_start
+from penstock.pubsub.spool.store import SpoolStore
 
 _LOG = logging.getLogger(__name__)
 _UNLIMITED = 2**62
@@ -76,7 +78,18 @@ class _Planning:
         self._options = options
         with closing(PubSubClient(options)) as client:
             is_ordered = prepare(client, options)
-        self.coordinator = Coordinator()
+        self.spool = (
+            SpoolKeeper(
+                SpoolStore(options.spool_location), options.subscription, options.suspect_duration
+            )
+            if options.spool_location is not None
+            else None
+        )
+        # A lease that nobody prolongs has half of its time left at least: an agent that is gone is
+        # noticed, and the others have learnt what it may have left, before its messages come again.
+        self.coordinator = Coordinator(
+            spool=self.spool, silence_seconds=max(2.0, options.lease_duration / 6)
+        )
         self.coordinator.start()
         host = options.coordinator_host or _own_address()
         self.config = AgentConfig(
@@ -95,11 +108,12 @@ class _Planning:
             self._serve_metrics(options.metrics_port)
         # Spark ends this process with SIGTERM when the query is stopped.
         signal.signal(signal.SIGTERM, self._on_stop)
-        _LOG.warning(
-            "at-least-once: messages of %s are acknowledged after Spark's commit, and can come "
-            "again after a failure",
-            options.subscription,
-        )
+        if self.spool is None:
+            _LOG.warning(
+                "at-least-once: messages of %s are acknowledged after Spark's commit, and can come "
+                "again after a failure",
+                options.subscription,
+            )
 
     def _serve_metrics(self, port: int) -> None:
         def text() -> str:
@@ -129,6 +143,17 @@ class _Planning:
                 f"{self._options.stream_quota}",
                 "Lower streamsPerExecutor, use fewer executors, or raise streamQuota",
             )
+
+    def know_offset(self, offset: PubSubOffset) -> None:
+        """Open what belongs to the query's offset; again and again does nothing more.
+
+        Raises:
+            PenstockError: the query cannot go on from there.
+        """
+        if self.spool is None:
+            refuse_without_spool(offset)
+        elif self.config.spool is None:
+            self.config = replace(self.config, spool=self.spool.open(offset))
 
     def start_draining(self) -> None:
         """Hand out only what was published up to now."""
@@ -177,9 +202,10 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             PenstockError: the subscription cannot be read from, or not from there.
         """
         self._plan.check_fatal()
+        self._plan.know_offset(PubSubOffset(0))
         with closing(PubSubClient(self._options)) as client:
             seek_to_start(client, self._options)
-        return PubSubOffset(0).to_json()
+        return PubSubOffset(0, 0, self._plan.config.spool).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Called once, before the first batch."""
@@ -203,13 +229,20 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         del limit
         offset = PubSubOffset.from_json(start)
+        self._plan.know_offset(offset)
         while True:
             self._plan.check_fatal()
             decision = self._decide(offset.tick)
             if decision is not None:
-                tick = offset.tick + 1 if decision else offset.tick
-                return PubSubOffset(tick).to_json()
+                return (self._next(offset) if decision else offset).to_json()
             self._plan.coordinator.wait_for_change(_LOOK_SECONDS)
+
+    def _next(self, offset: PubSubOffset) -> PubSubOffset:
+        if self._plan.config.spool is None:
+            return PubSubOffset(offset.tick + 1)
+        # Fixed here, because a batch that is run again must have the same tasks.
+        overview = self._plan.coordinator.overview()
+        return PubSubOffset(offset.tick + 1, self._count(overview), self._plan.config.spool)
 
     def _decide(self, tick: int) -> bool | None:
         """Whether to plan a batch now; None: wait here, because Spark would end the query."""
@@ -249,20 +282,17 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Called once per batch; also for a batch of the checkpoint that is run again."""
         del start
-        tick = PubSubOffset.from_json(end).tick
-        overview = self._plan.coordinator.overview(tick)
-        if overview.agents and not overview.status.buffered_rows:
-            return []
+        offset = PubSubOffset.from_json(end)
+        self._plan.know_offset(offset)
+        overview = self._plan.coordinator.overview(offset.tick)
+        count = self._count(overview) if offset.partitions is None else offset.partitions
         rows, size = self._options.max_rows_per_trigger, self._options.max_bytes_per_trigger
-        count = self._partition_count(overview.cores)
-        if rows is not None:
-            count = min(count, rows)
         most_per_task = self._options.max_records_per_fetch or _UNLIMITED
         return [
             PubSubPartition(
                 config=self._plan.config,
                 columns=self._options.columns,
-                tick=tick,
+                tick=offset.tick,
                 index=index,
                 most_rows=min(_share(rows, count, index), most_per_task),
                 most_bytes=_share(size, count, index),
@@ -270,6 +300,14 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             for index in range(count)
         ]
+
+    def _count(self, overview: Overview) -> int:
+        """Choose the number of tasks of the next batch; none if there is nothing to read."""
+        if overview.agents and not overview.status.buffered_rows:
+            return 0
+        count = self._partition_count(overview.cores)
+        rows = self._options.max_rows_per_trigger
+        return count if rows is None else min(count, rows)
 
     def _partition_count(self, cores: int) -> int:
         """Twice the cores, so that a slow task does not leave others idle; never more."""
@@ -302,7 +340,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan.coordinator.commit(tick, self._options.ack_ttl_batches)
         if self._plan.is_draining:
             # The query may end right after: then the agents must have acknowledged.
-            self._plan.coordinator.wait(lambda ledger: not ledger.settling_count, _SETTLE_SECONDS)
+            self._plan.coordinator.wait_settled(_SETTLE_SECONDS)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called for every progress report: the source's measurements."""
@@ -355,7 +393,8 @@ def _read(partition: PubSubPartition) -> Iterator[pa.RecordBatch]:
             # Spark wants no more: the agent shall know now, not when this worker is gone.
             reader.cancel()
             raise
-        list(client.do_action(flight.Action("complete", str(number).encode())))
+        if number:
+            list(client.do_action(flight.Action("complete", str(number).encode())))
     except flight.FlightError as exc:
         raise AgentError(
             "AGENT",

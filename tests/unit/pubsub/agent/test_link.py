@@ -12,7 +12,16 @@ import pytest
 
 from penstock.errors import ConnectError
 from penstock.pubsub.agent.link import Link, LinkEvents
-from penstock.pubsub.agent.protocol import Fatal, GaveBack, Hello, Order, Release, Settled, Status
+from penstock.pubsub.agent.protocol import (
+    Fatal,
+    GaveBack,
+    Hello,
+    Order,
+    Release,
+    Settled,
+    Status,
+    Suspect,
+)
 from penstock.pubsub.source.coordinator import Coordinator
 from tests.support.waiting import wait_for
 
@@ -99,7 +108,14 @@ class AgentEnd:
         hello = Hello("one", "host", 7, 2, False)
         self.opened = 0
         self.released: list[Release] = []
-        events = LinkEvents(self.orders.append, self.released.append, self._on_open, self._on_lost)
+        self.suspects: list[Suspect] = []
+        events = LinkEvents(
+            self.orders.append,
+            self.released.append,
+            self.suspects.append,
+            self._on_open,
+            self._on_lost,
+        )
         self.link = Link(f"127.0.0.1:{port}", token, hello, events, silence_seconds)
         self.link.start()
 
@@ -315,6 +331,7 @@ def test_a_fatal_error_reaches_the_query_with_the_agents_log(
     coordinator: Coordinator, agent: AgentEnd
 ) -> None:
     facts = {"code": "NOT_FOUND", "subject": "Subscription 's'", "fact": "gone", "remedy": "Make"}
+    wait_for(lambda: agent.opened)
     agent.link.tell(Fatal(facts, "the last line"))
     assert coordinator.wait(lambda ledger: False, 5)
     with pytest.raises(Exception, match="PENSTOCK_NOT_FOUND") as caught:

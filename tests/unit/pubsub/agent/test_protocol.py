@@ -21,6 +21,13 @@ MESSAGES = [
     protocol.Order([1], []),
     protocol.Release(10.0),
     protocol.Stop(),
+    protocol.Claim(1, 2, 3),
+    protocol.Durable(1, 2, 3, 4, 5),
+    protocol.GaveUp(1, 2),
+    protocol.Found(1, 2, 3, 4),
+    protocol.Acked(1, 2, True),
+    protocol.Decision(1, "write"),
+    protocol.Suspect([[1, 2], [3, 4]]),
 ]
 
 

@@ -90,8 +90,9 @@ def test_what_was_read_to_its_end_does_not_go_back() -> None:
     reservoir.end_read(delivery.number)
 
     assert not reservoir.put_back(delivery.number)
-    assert acks(reservoir.settle(delivery.number)) == [1]
-    assert reservoir.settle(delivery.number) == []
+    assert acks(reservoir.ack_ids(delivery.number)) == [1]
+    reservoir.settle(delivery.number)
+    assert reservoir.ack_ids(delivery.number) == []
 
 
 def test_a_task_that_comes_again_gets_the_same_messages() -> None:
@@ -108,7 +109,7 @@ def test_a_task_that_comes_again_gets_the_same_messages() -> None:
     assert (ids(again), ids(other)) == ([1, 2], [3, 4, 5])
     # A second read that is broken off leaves the delivery to the first.
     assert not reservoir.put_back(again.number)
-    assert acks(reservoir.settle(first.number)) == [1, 2]
+    assert acks(reservoir.ack_ids(first.number)) == [1, 2]
 
 
 def test_a_task_that_got_nothing_gets_nothing_again() -> None:
@@ -237,7 +238,8 @@ def test_no_message_is_ever_lost_or_held_twice(data: st.DataObject) -> None:
             elif action == "end":
                 reservoir.end_read(chosen.number)
             elif action == "settle":
-                settled += len(acks(reservoir.settle(chosen.number)))
+                settled += len(acks(reservoir.ack_ids(chosen.number)))
+                reservoir.settle(chosen.number)
                 open_deliveries.remove(chosen)
         state = reservoir.state()
         assert state.buffered_rows + state.held_rows + settled == put

@@ -20,8 +20,8 @@ def test_offset_survives_json() -> None:
 
 
 def test_offset_of_a_later_version_names_the_version() -> None:
-    with pytest.raises(CheckpointError, match="version 2"):
-        PubSubOffset.from_json({"v": 2, "tick": 1})
+    with pytest.raises(CheckpointError, match="version 3"):
+        PubSubOffset.from_json({"v": 3, "tick": 1})
 
 
 @pytest.mark.parametrize(
