@@ -73,23 +73,34 @@ def decode_object(spool: str, key: SpoolKey, payload: bytes) -> list[pa.RecordBa
         raise BrokenObjectError("its end is missing")
     if int.from_bytes(tail[8:], "little") != zlib.crc32(body):
         raise BrokenObjectError("its bytes were changed")
-    if bytes(body[: len(_MAGIC)]) != _MAGIC:
+    end = payload.find(b"\n", len(_MAGIC), len(body))
+    if bytes(body[: len(_MAGIC)]) != _MAGIC or end < 0:
         raise _foreign(key, "is not an object of a spool")
-    end = payload.index(b"\n", len(_MAGIC))
-    head = json.loads(payload[len(_MAGIC) : end])
-    if head["v"] != VERSION:
+    _check_head(payload[len(_MAGIC) : end], spool, key)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body[end + 1 :])) as reader:
+            if reader.schema.equals(ROW_SCHEMA):
+                return list(reader)
+            raise _foreign(key, f"has the columns {reader.schema.names}")
+    except (pa.ArrowException, OSError) as exc:
+        raise _foreign(key, f"holds no rows that can be read ({type(exc).__name__})") from None
+
+
+def _check_head(text: bytes, spool: str, key: SpoolKey) -> None:
+    try:
+        head = json.loads(text)
+    except ValueError:
+        head = None
+    version = head.get("v") if isinstance(head, dict) else None
+    if type(version) is int and version > VERSION:
         raise SpoolError(
             "SPOOL_VERSION",
             f"Spool object '{key.name}'",
-            f"has version {head['v']}; this Penstock knows version {VERSION}",
+            f"has version {version}; this Penstock knows version {VERSION}",
             "Install the Penstock that wrote it, or a later one",
         )
     if head != {"v": VERSION, "spool": spool, **asdict(key)}:
-        raise _foreign(key, f"was written for {head}")
-    with pa.ipc.open_stream(pa.py_buffer(body[end + 1 :])) as reader:
-        if not reader.schema.equals(ROW_SCHEMA):
-            raise _foreign(key, f"has the columns {reader.schema.names}")
-        return list(reader)
+        raise _foreign(key, "was written for another spool, batch or task")
 
 
 def _foreign(key: SpoolKey, fact: str) -> SpoolError:
