@@ -271,13 +271,8 @@ class Agent:
         self._tell_failure(error)
 
     def _tell_failure(self, error: PenstockError) -> None:
-        facts = {
-            "code": error.code,
-            "subject": error.subject,
-            "fact": error.fact,
-            "remedy": error.remedy,
-        }
-        self._link.tell(protocol.Fatal(facts, log_tail(self._directory)))
+        facts = (error.code, error.subject, error.fact, error.remedy)
+        self._link.tell(protocol.Fatal(*facts, log_tail(self._directory)))
 
     def _failure_text(self) -> str | None:
         if self._failure is None:

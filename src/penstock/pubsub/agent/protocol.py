@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from penstock.errors import WireError
 
@@ -148,7 +149,10 @@ class Acked:
 class Fatal:
     """The agent cannot go on; the query shall fail with this."""
 
-    error: dict[str, str]
+    code: str
+    subject: str
+    fact: str
+    remedy: str
     log_tail: str
 
 
@@ -203,7 +207,35 @@ _KINDS: dict[str, Any] = {
         *(Answer, Decision, Order, Suspect, Release, Stop),
     )
 }
-Message = TypeVar("Message")
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**63
+
+
+def _is_list(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(fits, value))
+
+
+def _is_key(value: Any) -> bool:
+    return _is_list(value, _is_int) and len(value) == 2
+
+
+# A field's type as it is written above -> what fits it.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "int": _is_int,
+    "float": lambda value: _is_int(value) or type(value) is float,
+    "bool": lambda value: type(value) is bool,
+    "str": lambda value: isinstance(value, str),
+    "list[int]": lambda value: _is_list(value, _is_int),
+    "list[list[int]]": lambda value: _is_list(value, _is_key),
+}
+
+
+def _check_types(kind: Any, body: dict[str, Any]) -> None:
+    for field in dataclasses.fields(kind):
+        if field.name in body and not _FITS[str(field.type)](body[field.name]):
+            raise ValueError(field.name)
 
 
 def encode(message: Any) -> bytes:
@@ -220,8 +252,10 @@ def decode(payload: bytes) -> Any:
     """
     try:
         body = json.loads(payload)
-        return _KINDS[body.pop("kind")](**body)
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        kind = _KINDS[body.pop("kind")]
+        _check_types(kind, body)
+        return kind(**body)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise WireError(
             "LINK",
             "A message between agent and coordinator",

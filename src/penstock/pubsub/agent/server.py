@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
 from pyarrow import flight
@@ -45,8 +45,17 @@ class Fetch:
 
     @classmethod
     def parse(cls, ticket: bytes) -> Fetch:
-        """Read a ticket."""
-        return cls(**{name: int(value) for name, value in json.loads(ticket).items()})
+        """Read a ticket.
+
+        Raises:
+            ValueError: it is none.
+        """
+        values = json.loads(ticket)
+        if not isinstance(values, dict) or set(values) != {field.name for field in fields(cls)}:
+            raise ValueError("not the fields of a fetch")
+        if not all(type(value) is int and 0 <= value < 2**63 for value in values.values()):
+            raise ValueError("not the numbers of a fetch")
+        return cls(**values)
 
 
 class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -74,7 +83,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         """Hand out one task's share."""
         try:
             fetch = Fetch.parse(ticket.ticket)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, RecursionError):
             raise flight.FlightServerError("the ticket is not a fetch") from None
         self._raise_failure()
 
@@ -137,7 +146,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         """`complete`: a task has read a delivery to its end. `ping`: is anybody there?"""
         del context
         if action.type == "complete":
-            number = int(action.body.to_pybytes())
+            number = _parse_number(action.body.to_pybytes())
             # The status first: when the task ends, the driver knows what is left here.
             self._report()
             try:
@@ -153,6 +162,12 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         failure = self._failure()
         if failure is not None:
             raise flight.FlightServerError(failure)
+
+
+def _parse_number(body: bytes) -> int:
+    if not (body.isdigit() and len(body) < 20):
+        raise flight.FlightServerError("that is not the number of a delivery")
+    return int(body)
 
 
 def delivery_number(schema: pa.Schema) -> int:

@@ -41,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 # An agent to which no task has come for so many batches gives its buffer to others.
 _PATIENCE_BATCHES = 3
 _RELEASE_SECONDS = 10.0
+_FAREWELL_SECONDS = 2.0
 Result = TypeVar("Result")
 
 
@@ -71,6 +72,26 @@ class Agent:
     # When it last said something, by the loop's clock; and how to end its link.
     heard_at: float = 0.0
     hang_up: Callable[[], object] = lambda: None
+    _sender: asyncio.Task[None] | None = None
+
+    def open(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Send what is put into the outbox; in the task that serves the link."""
+
+        async def send() -> None:
+            while (message := await self.outbox.get()) is not None:
+                await context.write(protocol.encode(message))
+
+        task = asyncio.current_task()
+        if task is not None:
+            self.hang_up = task.cancel
+        self._sender = asyncio.create_task(send())
+
+    async def close(self) -> None:
+        """Send the rest: gRPC cannot end a call that is writing."""
+        if self._sender is not None:
+            self.outbox.put_nowait(None)
+            await asyncio.wait([self._sender], timeout=_FAREWELL_SECONDS)
+            self._sender.cancel()
 
 
 class Coordinator:
@@ -268,30 +289,29 @@ class Coordinator:
         if not hmac.compare_digest(token, self.token):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong token")
         agent: Agent | None = None
-        sender: asyncio.Task[None] | None = None
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - we are in one
+        refusal: WireError | None = None
         try:
             async for payload in requests:
                 message = protocol.decode(payload)
                 if agent is None:
                     agent = self._welcome(message)
-                    agent.hang_up = task.cancel
-                    sender = asyncio.create_task(_send(agent, context))
+                    agent.open(context)
                 else:
                     self._apply(agent, message)
                 agent.heard_at = self._loop.time()
                 async with self._changed:
                     self._changed.notify_all()
         except WireError as exc:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
+            refusal = exc
         finally:
-            if sender is not None:
-                sender.cancel()
             if agent is not None and self._agents.get(agent.name) is agent:
                 del self._agents[agent.name]
                 self._drop(agent.name)
                 self._gone[agent.name] = _counters(agent.status)
+            if agent is not None:
+                await agent.close()
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
 
     def _drop(self, name: str) -> None:
         """Forget what an agent has delivered; others look out for what it may have left unacked."""
@@ -393,11 +413,10 @@ class Coordinator:
 
 def _agent_error(agent: Agent, message: protocol.Fatal) -> AgentError:
     """Show the user the agent's own error, with the end of its log."""
-    facts = message.error
     log = (
         f"--- log of the agent on {agent.hello.host}, process {agent.hello.pid}\n{message.log_tail}"
     )
-    return AgentError(facts["code"], facts["subject"], facts["fact"], f"{facts['remedy']}\n{log}")
+    return AgentError(message.code, message.subject, message.fact, f"{message.remedy}\n{log}")
 
 
 def _cores(agents: list[Agent]) -> int:
@@ -405,12 +424,6 @@ def _cores(agents: list[Agent]) -> int:
     told = sum(agent.hello.cores for agent in agents if agent.hello.is_executor_cores)
     machines = {a.hello.host: a.hello.cores for a in agents if not a.hello.is_executor_cores}
     return told + sum(machines.values())
-
-
-async def _send(agent: Agent, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    with contextlib.suppress(asyncio.CancelledError):
-        while True:
-            await context.write(protocol.encode(await agent.outbox.get()))
 
 
 def _counters(status: Status) -> Status:

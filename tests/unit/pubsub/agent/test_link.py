@@ -330,9 +330,9 @@ def test_a_stop_of_the_query_ends_the_agent() -> None:
 def test_a_fatal_error_reaches_the_query_with_the_agents_log(
     coordinator: Coordinator, agent: AgentEnd
 ) -> None:
-    facts = {"code": "NOT_FOUND", "subject": "Subscription 's'", "fact": "gone", "remedy": "Make"}
+    facts = ("NOT_FOUND", "Subscription 's'", "gone", "Make")
     wait_for(lambda: agent.opened)
-    agent.link.tell(Fatal(facts, "the last line"))
+    agent.link.tell(Fatal(*facts, "the last line"))
     assert coordinator.wait(lambda ledger: False, 5)
     with pytest.raises(Exception, match="PENSTOCK_NOT_FOUND") as caught:
         coordinator.raise_fatal()

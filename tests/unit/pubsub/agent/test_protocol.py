@@ -16,7 +16,7 @@ MESSAGES = [
     protocol.Complete(1, 2),
     protocol.GaveBack(1),
     protocol.Settled([1, 2]),
-    protocol.Fatal({"code": "X"}, "log\n\u00e9"),
+    protocol.Fatal("X", "s", "f", "r", "log\n\u00e9"),
     protocol.Answer(1, True),
     protocol.Order([1], []),
     protocol.Release(10.0),
