@@ -119,17 +119,26 @@ class Drained:
 
 
 def drain(
-    spark: SparkSession, emulator: PubSubEmulator, source: str, messages: int, warm: int
+    spark: SparkSession,
+    emulator: PubSubEmulator,
+    source: str,
+    messages: int,
+    warm: int,
+    *,
+    is_spooled: bool = False,
 ) -> Drained:
     """Drain a backlog; messages acknowledged per second, once `warm` of them are."""
     # Of its own: what an earlier run has left under lease is not this one's business.
-    name = f"{source}-{messages}"
+    name = f"{source}-{messages}-{is_spooled}"
     topic, subscription = f"projects/bench/topics/{name}", f"projects/bench/subscriptions/{name}"
     create_resources(emulator.address, topic, subscription)
     publish_rate(emulator.address, messages // MESSAGES_PER_REQUEST, topic)
     total = emulator.counters(subscription).published
     with tempfile.TemporaryDirectory() as folder:
-        frame = spark.readStream.format(source).option("subscriptionId", subscription).load()
+        reader = spark.readStream.format(source).option("subscriptionId", subscription)
+        if is_spooled:
+            reader = reader.option("spoolLocation", f"{folder}/spool")
+        frame = reader.load()
         query = (
             frame.writeStream.format("noop").option("checkpointLocation", f"{folder}/ck").start()
         )
@@ -163,12 +172,19 @@ def main() -> None:
         peer = drain(spark, emulator, "pubsub_peer", arguments.peer_messages, 2_000)
         drain(spark, emulator, "pubsub", arguments.messages // 2, 200_000)
         ours = drain(spark, emulator, "pubsub", arguments.messages, 200_000)
-    for name, drained in (("peer: Google's client in read()", peer), ("pubsub", ours)):
+        count = arguments.messages
+        spooled = drain(spark, emulator, "pubsub", count, 200_000, is_spooled=True)
+    for name, drained in (
+        ("peer: Google's client in read()", peer),
+        ("pubsub", ours),
+        ("pubsub with a spool on this disk", spooled),
+    ):
         speed = f"{drained.rate:12,.0f} messages/s {drained.rate * PAYLOAD_BYTES / 1e6:8,.1f} MB/s"
         print(f"{name:32} {speed}")
         for role, cost in drained.cpu_us.items():
             print(f"    CPU of {role:21} {cost:12.2f} us/message")
     print(f"{'pubsub / peer':32} {ours.rate / peer.rate:12.1f} x")
+    print(f"{'with a spool / without':32} {spooled.rate / ours.rate:12.0%}")
 
 
 if __name__ == "__main__":

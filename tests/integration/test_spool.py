@@ -1,4 +1,4 @@
-"""The exactly-once mode through Spark, against the emulator: what is in the sink, and in the spool."""
+"""The exactly-once mode through Spark, against the emulator: what the sink and the spool hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.pubsub import Service
-from tests.support.source import Batch, agents, numbers_of, streaming
+from tests.support.source import Batch, agents, numbers_of, reader, streaming
 from tests.support.spark import wait_until
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ def objects(spool: Path) -> list[Path]:
     return sorted(spool.glob("*/*.arrow"))
 
 
-def spooled(spool: Path, subscription: str, **more: str) -> dict[str, Any]:
+def spooled(spool: Path | str, subscription: str, **more: str) -> dict[str, Any]:
     return {
         "subscriptionId": subscription,
         "spoolLocation": str(spool),
@@ -163,3 +163,52 @@ def test_available_now_leaves_an_empty_spool(
     assert sorted(run.rows) == list(range(2500))
     assert pubsub.emulator.counters(subscription).unacked == 0
     wait_until(lambda: not objects(tmp_path / "spool"), 5, lambda: objects(tmp_path / "spool"))
+
+
+def failure(spark: SparkSession, pubsub: Service, checkpoint: Path, **options: Any) -> str:
+    """Start a query that must fail before its first batch; gives its error's text."""
+    frame = reader(spark, pubsub, **options).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.start()
+    with pytest.raises(Exception, match="PENSTOCK_") as caught:
+        query.awaitTermination(30)
+    return str(caught.value)
+
+
+def test_a_spool_is_for_one_query_and_one_subscription(
+    spark: SparkSession, pubsub: Service, tmp_path: Path
+) -> None:
+    """Another query, another subscription, or the same query without it: each is told why."""
+    topic, subscription = pubsub.pair()
+    other = pubsub.subscription(topic)
+    pubsub.publish(topic, 100)
+    spool, checkpoint = tmp_path / "spool", tmp_path / "ck"
+    never = threading.Event()
+
+    def stick(batch: Batch) -> None:
+        if batch.rows:
+            never.wait(30)
+            raise RuntimeError("ended in mid-batch")
+
+    with streaming(spark, pubsub, checkpoint, work=stick, **spooled(spool, subscription)) as run:
+        wait_until(lambda: run.rows, 60, run.state)
+        stopping = threading.Thread(target=run.query.stop)
+        stopping.start()
+        wait_until(lambda: not run.query.isActive, 20, run.state)
+        never.set()
+        stopping.join(30)
+    assert objects(spool)
+    options = spooled(spool, subscription)
+    text = failure(spark, pubsub, tmp_path / "another", **options)
+    assert "SPOOL_IN_USE" in text
+    text = failure(spark, pubsub, checkpoint, **spooled(tmp_path / "elsewhere", subscription))
+    assert "SPOOL_OTHER" in text
+    text = failure(spark, pubsub, tmp_path / "third", **spooled(spool, other))
+    assert "SPOOL_SUBSCRIPTION" in text
+    text = failure(spark, pubsub, checkpoint, subscriptionId=subscription)
+    assert "SPOOL_ABSENT" in text
+    text = failure(spark, pubsub, tmp_path / "4", **spooled("ftp://x", subscription))
+    assert "spoolLocation" in text
+    assert not agents(pubsub)
+    with streaming(spark, pubsub, checkpoint, **options) as again:
+        wait_until(lambda: sorted(again.rows) == list(range(100)), 60, again.state)
