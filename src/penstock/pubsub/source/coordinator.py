@@ -69,9 +69,10 @@ class Agent:
     has_reported: bool = False
     # The newest batch of which a task has come here; at first the one that is being run.
     served_tick: int = 0
-    # When it last said something, by the loop's clock; and how to end its link.
+    # When it last said something, by the loop's clock; and whether we have ended its link.
     heard_at: float = 0.0
-    hang_up: Callable[[], object] = lambda: None
+    is_hung_up: bool = False
+    _task: asyncio.Task[Any] | None = None
     _sender: asyncio.Task[None] | None = None
 
     def open(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -81,10 +82,14 @@ class Agent:
             while (message := await self.outbox.get()) is not None:
                 await context.write(protocol.encode(message))
 
-        task = asyncio.current_task()
-        if task is not None:
-            self.hang_up = task.cancel
+        self._task = asyncio.current_task()
         self._sender = asyncio.create_task(send())
+
+    def hang_up(self) -> None:
+        """End the link; the task that serves it tells the agent."""
+        self.is_hung_up = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def close(self) -> None:
         """Send the rest: gRPC cannot end a call that is writing."""
@@ -289,7 +294,7 @@ class Coordinator:
         if not hmac.compare_digest(token, self.token):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "wrong token")
         agent: Agent | None = None
-        refusal: WireError | None = None
+        refusal: tuple[grpc.StatusCode, str] | None = None
         try:
             async for payload in requests:
                 message = protocol.decode(payload)
@@ -302,7 +307,13 @@ class Coordinator:
                 async with self._changed:
                     self._changed.notify_all()
         except WireError as exc:
-            refusal = exc
+            refusal = grpc.StatusCode.INVALID_ARGUMENT, str(exc)
+        except asyncio.CancelledError:
+            if agent is None or not agent.is_hung_up:
+                raise
+            # gRPC takes a cancelled task for a call that the client has ended: without a status
+            # the agent would take its link for sound, and ask here in vain for ever.
+            refusal = grpc.StatusCode.UNAVAILABLE, "silent for too long"
         finally:
             if agent is not None and self._agents.get(agent.name) is agent:
                 del self._agents[agent.name]
@@ -311,7 +322,7 @@ class Coordinator:
             if agent is not None:
                 await agent.close()
         if refusal is not None:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refusal))
+            await context.abort(*refusal)
 
     def _drop(self, name: str) -> None:
         """Forget what an agent has delivered; others look out for what it may have left unacked."""
