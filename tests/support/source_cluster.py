@@ -20,10 +20,12 @@ from typing import IO, Any
 
 import psutil
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.spark import spark_session
 
+# Unless `spark.master` is among the settings.
 MASTER = "local-cluster[2,1,1024]"
 
 
@@ -32,7 +34,21 @@ def _pass_through(folder: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator
 
     `fail`: the first task that has read rows to their end takes the file away, and fails.
     `hold`: tasks that have read rows note their process, and wait until the file is gone.
+    `slow`: the first task that has read rows takes the file away, notes itself, and waits until
+    `go` is there, or it is killed. Every later attempt of a task notes itself too.
     """
+
+    def note(kind: str, context: TaskContext, read: list[pa.RecordBatch]) -> None:
+        about = {
+            "batch": int(context.getLocalProperty("streaming.sql.batchId") or -1),
+            "index": context.partitionId(),
+            "home": os.getppid(),
+            "pid": os.getpid(),
+            "numbers": [int(value) for batch in read for value in batch.column("data").to_pylist()],
+        }
+        part = folder / f"{kind}-{context.taskAttemptId()}.part"
+        part.write_text(json.dumps(about))
+        part.rename(part.with_suffix(".json"))
 
     def step(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         read = list(batches)
@@ -45,6 +61,16 @@ def _pass_through(folder: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator
             (folder / f"held-{os.getpid()}").touch()
             while (folder / "hold").exists():
                 time.sleep(0.02)
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber():
+            note("again", context, read)
+        if rows:
+            with contextlib.suppress(FileNotFoundError):
+                (folder / "slow").unlink()
+                note("slowed", context, read)
+                while not (folder / "go").exists():
+                    time.sleep(0.02)
         for batch in read:
             home = pa.array([os.getppid()] * batch.num_rows, pa.int64())
             yield pa.RecordBatch.from_arrays([batch.column("data"), home], ["data", "home"])
@@ -75,7 +101,7 @@ def main() -> None:
     """Be the driver until standard input ends."""
     settings = json.loads(sys.argv[1])
     queries: dict[str, Any] = {}
-    with spark_session(MASTER, **settings) as spark:
+    with spark_session(settings.pop("spark.master", MASTER), **settings) as spark:
         print(json.dumps({"pid": os.getpid()}), flush=True)  # noqa: T201 - the answer
         for line in sys.stdin:
             command = json.loads(line)
@@ -131,11 +157,11 @@ class Driver:
 
 
 @contextmanager
-def driver(**settings: str) -> Iterator[Driver]:
+def driver(program: str = "tests.support.source_cluster", **settings: str) -> Iterator[Driver]:
     """Run a driver; whatever happens, nothing of it stays."""
     with tempfile.TemporaryFile() as log:
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.source_cluster", json.dumps(settings)],
+            [sys.executable, "-m", program, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
