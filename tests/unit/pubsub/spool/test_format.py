@@ -65,7 +65,7 @@ def test_an_object_in_another_place_is_refused() -> None:
     with pytest.raises(SpoolError, match="SPOOL_FOREIGN"):
         decode_object("abc", SpoolKey(42, 4), payload())
     with pytest.raises(SpoolError, match="SPOOL_FOREIGN"):
-        decode_object("abd", KEY, payload())
+        decode_object("other", KEY, payload())
 
 
 def test_a_later_version_is_named() -> None:
