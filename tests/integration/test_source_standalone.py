@@ -187,30 +187,45 @@ def test_executors_that_come_and_go_lose_nothing(
     assert repeated <= in_flight + 2 * BATCH
 
 
+def run_a_copy(
+    nodes: Standalone, cluster: Driver, pubsub: Service, topic: str, subscription: str, folder: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Make a task slow, and wait until its copy has won; gives the notes of loser and winner."""
+    nodes.resize(2)
+    begin(cluster, pubsub, subscription, folder)
+    wait_agents(nodes, pubsub, subscription)
+    publish_parts(pubsub, topic, 0, COUNT // 2)
+    wait_until(lambda: len(homes(folder)) == 2, 60, lambda: output(folder))
+    (folder / "slow").touch()
+    publish_parts(pubsub, topic, COUNT // 2, COUNT)
+    loser = wait_until(lambda: notes(folder, "slowed"), 60)[0]
+    (folder / "pause").touch()
+    process = psutil.Process(loser["pid"])
+    # It waits for Spark to kill it, which is when the copy has won.
+    wait_until(lambda: not is_running(process), 60, lambda: notes(folder, "again"))
+    winner = next(one for one in notes(folder, "again") if task_of(one) == task_of(loser))
+    return loser, winner
+
+
+def end_a_copy(cluster: Driver, pubsub: Service, folder: Path) -> None:
+    (folder / "go").touch()
+    (folder / "pause").unlink(missing_ok=True)
+    end(cluster, pubsub, folder)
+
+
 def test_a_speculative_copy_of_a_task_loses_nothing(
     nodes: Standalone, cluster: Driver, pubsub: Service, tmp_path: Path
 ) -> None:
     """Two attempts on two executors have read messages, and one counts: the others come again."""
     topic, subscription = pubsub.pair()
-    nodes.resize(2)
-    begin(cluster, pubsub, subscription, tmp_path)
     try:
-        wait_agents(nodes, pubsub, subscription)
-        publish_parts(pubsub, topic, 0, COUNT // 2)
-        wait_until(lambda: len(homes(tmp_path)) == 2, 60, lambda: output(tmp_path))
-        (tmp_path / "slow").touch()
-        publish_parts(pubsub, topic, COUNT // 2, COUNT)
-        loser = wait_until(lambda: notes(tmp_path, "slowed"), 60)[0]
-        process = psutil.Process(loser["pid"])
-        # It waits for Spark to kill it, which is when the copy has won.
-        wait_until(lambda: not is_running(process), 60, lambda: notes(tmp_path, "again"))
+        loser, winner = run_a_copy(nodes, cluster, pubsub, topic, subscription, tmp_path)
+        (tmp_path / "pause").unlink()
         wait_complete(cluster, pubsub, subscription, tmp_path, COUNT)
         counters = pubsub.emulator.counters(subscription)
     finally:
-        (tmp_path / "go").touch()
-        end(cluster, pubsub, tmp_path)
+        end_a_copy(cluster, pubsub, tmp_path)
     copies = notes(tmp_path, "again")
-    winner = next(one for one in copies if task_of(one) == task_of(loser))
     assert winner["home"] != loser["home"]
     found = {batch: {number for number, _ in rows} for batch, rows in output(tmp_path).items()}
     later = {number for batch in found if batch > loser["batch"] for number in found[batch]}
@@ -222,3 +237,21 @@ def test_a_speculative_copy_of_a_task_loses_nothing(
     assert len(loser["numbers"]) <= counters.redelivered
     assert len(numbers(tmp_path)) - COUNT <= counters.redelivered
     assert len(numbers(tmp_path)) - COUNT <= (len(copies) + 1) * BATCH
+
+
+def test_a_winner_whose_agent_dies_before_the_commit_loses_nothing(
+    nodes: Standalone, cluster: Driver, pubsub: Service, tmp_path: Path
+) -> None:
+    """The trap: the loser's delivery is then the only one left, and it is not in the sink."""
+    topic, subscription = pubsub.pair()
+    try:
+        _, winner = run_a_copy(nodes, cluster, pubsub, topic, subscription, tmp_path)
+        home = next(one.address for one in nodes.workers if winner["home"] in one.daemons())
+        victim = next(agent for agent in agents(pubsub) if address_of(agent) == home)
+        victim.kill()
+        # The driver learns it when the service does.
+        wait_until(lambda: pubsub.emulator.counters(subscription).streams == STREAMS, 30)
+        (tmp_path / "pause").unlink()
+        wait_complete(cluster, pubsub, subscription, tmp_path, COUNT)
+    finally:
+        end_a_copy(cluster, pubsub, tmp_path)

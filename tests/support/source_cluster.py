@@ -85,6 +85,9 @@ def _start(spark: SparkSession, folder: Path, options: dict[str, str]) -> Any:
         rows = frame.toArrow()
         if not rows.num_rows:
             return
+        # All tasks have ended, and Spark has not committed the batch.
+        while (folder / "pause").exists():
+            time.sleep(0.02)
         found = [(int(row["data"]), row["home"]) for row in rows.to_pylist()]
         # Like a sink that knows batches: a batch that is run again takes the place of the first.
         part = folder / "out" / f"{number}.part"

@@ -150,9 +150,12 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
             # The status first: when the task ends, the driver knows what is left here.
             self._report()
             try:
-                self._link.ask_complete(number)
+                is_noted = self._link.ask_complete(number)
             except PenstockError as exc:
                 raise flight.FlightUnavailableError(str(exc)) from None
+            if not is_noted:
+                # Its batch is over, or the link broke and it was handed back: it must not count.
+                raise flight.FlightCancelledError(f"delivery {number} is not known any more")
         elif action.type != "ping":
             raise flight.FlightServerError(f"no action {action.type!r}")
         self._raise_failure()

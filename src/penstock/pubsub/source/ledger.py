@@ -43,6 +43,9 @@ class Ledger:
         # Told to ack or nack, and not confirmed; by agent and number, with the tick of the order.
         self._settling: dict[tuple[str, int], int] = {}
         self._rows_by_tick: dict[int, int] = defaultdict(int)
+        # Complete deliveries of agents that are gone, by (tick, index): one of them may be what
+        # reached the sink, so no other of its task is sure.
+        self._lost: dict[tuple[int, int], int] = defaultdict(int)
         # Rows handed back because two attempts, or two actions of one sink, have read them.
         self.repeated_rows = 0
 
@@ -92,6 +95,8 @@ class Ledger:
         self.committed = max(self.committed, tick)
         closed = [d for d in self._open.values() if d.tick <= tick]
         complete: dict[tuple[int, int], int] = defaultdict(int)
+        for task in [task for task in self._lost if task[0] <= tick]:
+            complete[task] = self._lost.pop(task)
         for delivery in closed:
             complete[delivery.tick, delivery.index] += delivery.is_complete
         orders: dict[str, Settlement] = defaultdict(Settlement)
@@ -122,6 +127,9 @@ class Ledger:
     def drop_agent(self, agent: str) -> None:
         """Forget an agent that is gone: its leases end by themselves and are delivered anew."""
         for key in [key for key in self._open if key[0] == agent]:
+            delivery = self._open[key]
+            if delivery.is_complete:
+                self._lost[delivery.tick, delivery.index] += 1
             self.give_back(*key)
         for key in [key for key in self._settling if key[0] == agent]:
             del self._settling[key]

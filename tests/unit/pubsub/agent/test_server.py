@@ -101,6 +101,17 @@ def test_nothing_leaves_that_the_coordinator_has_not_noted(
     assert (state.buffered_rows, state.held_rows) == (2, 0)
 
 
+def test_a_task_whose_delivery_is_forgotten_must_not_count(agent: Agent, client: Any) -> None:
+    """The link broke and came back: the coordinator would not see two attempts in the ledger."""
+    agent.reservoir.put(received([1, 2]), 0.0, 60.0)
+    reader = agent.fetch(client)
+    reader.read_all()
+    agent.link.answer = False
+    body = str(delivery_number(reader.schema)).encode()
+    with pytest.raises(flight.FlightError, match="not known any more"):
+        list(client.do_action(flight.Action("complete", body)))
+
+
 def test_a_read_that_is_broken_off_puts_its_messages_back(agent: Agent, client: Any) -> None:
     for start in range(0, 400_000, 10_000):
         agent.reservoir.put(received(list(range(start, start + 10_000))), 0.0, 60.0)

@@ -108,6 +108,18 @@ def test_a_lost_agent_leaves_nothing_behind() -> None:
     assert (ledger.open_count, ledger.settling_count, ledger.rows_of(2)) == (1, 0, 10)
 
 
+def test_an_attempt_counts_though_its_agent_is_gone() -> None:
+    """The attempt on b may have reached the sink: then nobody else has what a read."""
+    ledger = Ledger()
+    ledger.deliver(delivery(1, agent="a"))
+    ledger.complete("a", 1)
+    ledger.deliver(delivery(1, agent="b"))
+    ledger.complete("b", 1)
+    ledger.drop_agent("b")
+
+    assert ledger.commit(1) == {"a": Settlement(nack=[1])}
+
+
 def test_rows_that_were_read_twice_are_counted() -> None:
     ledger = Ledger()
     for number in (1, 2):
