@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,8 @@ _QUIET_SECONDS = 2.0
 # Agents tell how things stand several times a second; an agent that is gone tells nothing.
 _LOOK_SECONDS = 0.5
 _SETTLE_SECONDS = 30.0
+# The process ends after so long, whatever stands in the way of an orderly end.
+_STOP_SECONDS = 15.0
 
 
 @dataclass
@@ -161,7 +164,16 @@ class _Planning:
         self.config = replace(self.config, cutoff_us=int(time.time() * 1e6))
 
     def _on_stop(self, number: int, frame: object) -> None:
+        """Spark ends the query. In a thread of its own: this one may hold a lock right now."""
         del number, frame
+        # Spark may send it again.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        threading.Thread(target=self._end, name="penstock-stop", daemon=True).start()
+        end = threading.Timer(_STOP_SECONDS, os._exit, (1,))
+        end.daemon = True
+        end.start()
+
+    def _end(self) -> None:
         self.coordinator.stop()
         if self._options.delete_subscription_on_stream_stop:
             with closing(PubSubClient(self._options)) as client:
