@@ -168,7 +168,8 @@ class _Planning:
         del number, frame
         # Spark may send it again.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        threading.Thread(target=self._end, name="penstock-stop", daemon=True).start()
+        # Not a daemon: the process must not end before it.
+        threading.Thread(target=self._end, name="penstock-stop").start()
         end = threading.Timer(_STOP_SECONDS, os._exit, (1,))
         end.daemon = True
         end.start()
