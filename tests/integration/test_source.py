@@ -18,11 +18,11 @@ from penstock.testing import Fault
 from tests.support.pubsub import PROJECT, Service
 from tests.support.source import (
     Batch,
+    ReadTwice,
     Run,
     agents,
     directory_of,
     is_running,
-    numbers_of,
     reader,
     stays,
     streaming,
@@ -107,8 +107,24 @@ def start(spark: SparkSession, pubsub: Service, path: Path, **options: str) -> A
         ({"subscriptionId": "short"}, ["PENSTOCK_", "projectId"]),
         ({"subscriptionId": "s", "projectId": "p", "maxRowsPerTriger": "1"}, ["maxRowsPerTrigger"]),
         ({"subscriptionId": "s", "projectId": "p", "leaseDuration": "1s"}, ["leaseDuration"]),
+        ({"subscriptionId": "orders", "projectId": "another"}, ["NOT_FOUND", "another"]),
+        (
+            {
+                "subscriptionId": f"projects/{PROJECT}/subscriptions/s",
+                "endpoint": "https://127.0.0.1:1",
+                "credentialsFile": "absent.json",
+            },
+            ["PENSTOCK_CREDENTIALS", "absent.json", "every executor"],
+        ),
     ],
-    ids=["missing subscription", "missing project", "misspelt option", "value out of range"],
+    ids=[
+        "missing subscription",
+        "missing project",
+        "misspelt option",
+        "value out of range",
+        "wrong project",
+        "wrong credentials",
+    ],
 )
 def test_wrong_options_end_the_query_at_once(
     spark: SparkSession,
@@ -644,12 +660,7 @@ def test_a_sink_may_compute_its_batch_twice(
     """A foreachBatch that reads its DataFrame twice sees the same rows, acknowledged once."""
     topic, subscription = pubsub.pair()
     pubsub.publish(topic, 1000)
-    pairs: list[tuple[list[int], list[int]]] = []
-
-    def read(frame: DataFrame) -> list[Any]:
-        pairs.append((numbers_of(frame), numbers_of(frame)))
-        return pairs[-1][0]
-
+    read = ReadTwice()
     with streaming(
         spark, pubsub, tmp_path, read=read, subscriptionId=subscription, maxRowsPerTrigger="400"
     ) as run:
@@ -657,7 +668,7 @@ def test_a_sink_may_compute_its_batch_twice(
         wait_acked(pubsub, subscription, run)
         counters = pubsub.emulator.counters(subscription)
     assert sorted(run.rows) == list(range(1000))
-    assert all(sorted(first) == sorted(second) for first, second in pairs)
+    assert read.is_same
     assert (counters.redelivered, counters.nacked) == (0, 0)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.support.pubsub import Service
-from tests.support.source import Batch, agents, numbers_of, reader, streaming
+from tests.support.source import Batch, ReadTwice, agents, reader, streaming
 from tests.support.spark import wait_until
 
 pytestmark = pytest.mark.spark
@@ -105,12 +105,7 @@ def test_a_sink_may_compute_its_batch_twice(
 ) -> None:
     topic, subscription = pubsub.pair()
     pubsub.publish(topic, 1000)
-    pairs: list[tuple[list[int], list[int]]] = []
-
-    def read(frame: DataFrame) -> list[Any]:
-        pairs.append((numbers_of(frame), numbers_of(frame)))
-        return pairs[-1][0]
-
+    read = ReadTwice()
     with streaming(
         spark,
         pubsub,
@@ -120,7 +115,7 @@ def test_a_sink_may_compute_its_batch_twice(
     ) as run:
         run.wait_rows(1000)
     assert sorted(run.rows) == list(range(1000))
-    assert all(sorted(first) == sorted(second) for first, second in pairs)
+    assert read.is_same
 
 
 def test_a_killed_agent_costs_no_duplicate(

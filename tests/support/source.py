@@ -24,6 +24,22 @@ def numbers_of(frame: DataFrame) -> list[int]:
     return [int(value) for value in frame.select("data").toArrow()["data"].to_pylist()]
 
 
+class ReadTwice:
+    """Computes each batch twice, as a sink does that counts before it writes."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[list[int], list[int]]] = []
+
+    def __call__(self, frame: DataFrame) -> list[int]:
+        self._pairs.append((numbers_of(frame), numbers_of(frame)))
+        return self._pairs[-1][0]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both times gave the same rows, in every batch."""
+        return all(sorted(first) == sorted(second) for first, second in self._pairs)
+
+
 @dataclass
 class Batch:
     """One micro-batch as the sink got it."""

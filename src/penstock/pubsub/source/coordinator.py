@@ -15,13 +15,12 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 
-from penstock.errors import AgentError, PenstockError, WireError
+from penstock.errors import PenstockError, WireError
 from penstock.pubsub.agent import protocol
 from penstock.pubsub.agent.protocol import (
     Answer,
@@ -32,71 +31,24 @@ from penstock.pubsub.agent.protocol import (
     Stop,
     Suspect,
 )
+from penstock.pubsub.source.agents import (
+    Agent,
+    Overview,
+    add,
+    agent_error,
+    count_cores,
+    counters_of,
+)
 from penstock.pubsub.source.ledger import Delivery, Ledger
 from penstock.pubsub.source.spool_keeper import SpoolKeeper
-from penstock.pubsub.source.spool_ledger import SpoolFigures, SpoolLedger
+from penstock.pubsub.source.spool_ledger import SpoolLedger
 from penstock.pubsub.spool.format import SpoolKey
 
 _LOG = logging.getLogger(__name__)
 # An agent to which no task has come for so many batches gives its buffer to others.
 _PATIENCE_BATCHES = 3
 _RELEASE_SECONDS = 10.0
-_FAREWELL_SECONDS = 2.0
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Overview:
-    """All agents together, and the ledger, at one moment."""
-
-    status: Status
-    agents: int
-    cores: int
-    rows: int
-    open_deliveries: int
-    settling_deliveries: int
-    spool: SpoolFigures | None = None
-
-
-@dataclass
-class Agent:
-    """A connected agent, and what it told last."""
-
-    name: str
-    hello: protocol.Hello
-    outbox: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
-    status: Status = field(default_factory=Status)
-    has_reported: bool = False
-    # The newest batch of which a task has come here; at first the one that is being run.
-    served_tick: int = 0
-    # When it last said something, by the loop's clock; and whether we have ended its link.
-    heard_at: float = 0.0
-    is_hung_up: bool = False
-    _task: asyncio.Task[Any] | None = None
-    _sender: asyncio.Task[None] | None = None
-
-    def open(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Send what is put into the outbox; in the task that serves the link."""
-
-        async def send() -> None:
-            while (message := await self.outbox.get()) is not None:
-                await context.write(protocol.encode(message))
-
-        self._task = asyncio.current_task()
-        self._sender = asyncio.create_task(send())
-
-    def hang_up(self) -> None:
-        """End the link; the task that serves it tells the agent."""
-        self.is_hung_up = True
-        if self._task is not None:
-            self._task.cancel()
-
-    async def close(self) -> None:
-        """Send the rest: gRPC cannot end a call that is writing."""
-        if self._sender is not None:
-            self.outbox.put_nowait(None)
-            await asyncio.wait([self._sender], timeout=_FAREWELL_SECONDS)
-            self._sender.cancel()
 
 
 class Coordinator:
@@ -122,6 +74,8 @@ class Coordinator:
         self._server: grpc.aio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
+        # Held while it stops.
+        self._stopping = threading.Lock()
 
     def start(self) -> None:
         """Listen on a free port of every interface; agents prove themselves by the token."""
@@ -180,16 +134,18 @@ class Coordinator:
             if self._server is not None:
                 await self._server.stop(1.0)
 
-        if self._thread is None:
-            return
-        self._run(end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5.0)
-        if not self._thread.is_alive():
-            self._loop.close()
-        self._thread = None
-        if self._spool is not None:
-            self._spool.stop()
+        # A signal's thread and Spark's own may both come here; the second waits for the first.
+        with self._stopping:
+            if self._thread is None:
+                return
+            self._run(end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=5.0)
+            if not self._thread.is_alive():
+                self._loop.close()
+            self._thread = None
+            if self._spool is not None:
+                self._spool.stop()
 
     def overview(self, tick: int = 0) -> Overview:
         """Tell how things stand, with the rows that the tasks of one batch have got."""
@@ -197,14 +153,14 @@ class Coordinator:
         async def look() -> Overview:
             total = Status()
             for counted in self._gone.values():
-                total = _add(total, counted)
+                total = add(total, counted)
             for agent in self._agents.values():
-                total = _add(total, agent.status)
+                total = add(total, agent.status)
             spooled = self._spool.ledger.rows_of(tick) if self._spool else 0
             return Overview(
                 status=total,
                 agents=sum(agent.has_reported for agent in self._agents.values()),
-                cores=_cores(list(self._agents.values())),
+                cores=count_cores(list(self._agents.values())),
                 rows=self._ledger.rows_of(tick) + spooled,
                 open_deliveries=self._ledger.open_count,
                 settling_deliveries=self._ledger.settling_count,
@@ -318,7 +274,7 @@ class Coordinator:
             if agent is not None and self._agents.get(agent.name) is agent:
                 del self._agents[agent.name]
                 self._drop(agent.name)
-                self._gone[agent.name] = _counters(agent.status)
+                self._gone[agent.name] = counters_of(agent.status)
             if agent is not None:
                 await agent.close()
         if refusal is not None:
@@ -385,7 +341,7 @@ class Coordinator:
             case protocol.GaveUp() | protocol.Found() | protocol.Acked():
                 self._note_spool(agent, message)
             case protocol.Fatal():
-                self._fatal = self._fatal or _agent_error(agent, message)
+                self._fatal = self._fatal or agent_error(agent, message)
             case _:
                 raise WireError("LINK", "An agent", "sent what only we send", "Report this")
 
@@ -420,52 +376,3 @@ class Coordinator:
                 "LINK", "An agent", "speaks of a spool that there is not", "Report this"
             )
         return self._spool.ledger
-
-
-def _agent_error(agent: Agent, message: protocol.Fatal) -> AgentError:
-    """Show the user the agent's own error, with the end of its log."""
-    log = (
-        f"--- log of the agent on {agent.hello.host}, process {agent.hello.pid}\n{message.log_tail}"
-    )
-    return AgentError(message.code, message.subject, message.fact, f"{message.remedy}\n{log}")
-
-
-def _cores(agents: list[Agent]) -> int:
-    """Count the executors' cores; agents on one machine share what the machine has."""
-    told = sum(agent.hello.cores for agent in agents if agent.hello.is_executor_cores)
-    machines = {a.hello.host: a.hello.cores for a in agents if not a.hello.is_executor_cores}
-    return told + sum(machines.values())
-
-
-def _counters(status: Status) -> Status:
-    """Keep of a gone agent what it has counted, not what it held."""
-    return Status(
-        received=status.received,
-        redelivered=status.redelivered,
-        dropped=status.dropped,
-        acked=status.acked,
-        nacked=status.nacked,
-        ack_failures=status.ack_failures,
-        backoffs=status.backoffs,
-    )
-
-
-def _add(left: Status, right: Status) -> Status:
-    return Status(
-        buffered_rows=left.buffered_rows + right.buffered_rows,
-        buffered_bytes=left.buffered_bytes + right.buffered_bytes,
-        unacked_rows=left.unacked_rows + right.unacked_rows,
-        oldest_unacked_seconds=max(left.oldest_unacked_seconds, right.oldest_unacked_seconds),
-        received=left.received + right.received,
-        redelivered=left.redelivered + right.redelivered,
-        dropped=left.dropped + right.dropped,
-        acked=left.acked + right.acked,
-        nacked=left.nacked + right.nacked,
-        ack_failures=left.ack_failures + right.ack_failures,
-        backoffs=left.backoffs + right.backoffs,
-        streams=left.streams + right.streams,
-        memory_bytes=left.memory_bytes + right.memory_bytes,
-        quiet_seconds=min(left.quiet_seconds, right.quiet_seconds)
-        if left.streams
-        else right.quiet_seconds,
-    )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock.pubsub.source.coordinator import Overview
+from penstock.pubsub.source.agents import Overview
 from penstock.pubsub.source.spool_ledger import SpoolFigures
 
 # name in the progress -> (name for Prometheus, kind, meaning)

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import socket
-import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyarrow import flight
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -31,20 +24,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock._core.workers import ease_collection
-from penstock.errors import AgentError, ConnectError, ResourceError, SchemaError
-from penstock.pubsub.agent.config import AgentConfig
-from penstock.pubsub.agent.launcher import agent_client
-from penstock.pubsub.agent.server import Fetch, delivery_number
+from penstock.errors import SchemaError
 from penstock.pubsub.client import PubSubClient
-from penstock.pubsub.source.columns import Columns
-from penstock.pubsub.source.coordinator import Coordinator, Overview
-from penstock.pubsub.source.metrics import MetricsServer, measure, render
+from penstock.pubsub.source.agents import Overview
+from penstock.pubsub.source.metrics import measure
 from penstock.pubsub.source.offsets import PubSubOffset
 from penstock.pubsub.source.options import PubSubSourceOptions
-from penstock.pubsub.source.spool_keeper import SpoolKeeper, refuse_without_spool
-from penstock.pubsub.source.subscription import delete, prepare, seek_to_start
-from penstock.pubsub.spool.store import SpoolStore
+from penstock.pubsub.source.planning import Planning
+from penstock.pubsub.source.subscription import seek_to_start
+from penstock.pubsub.source.task import PubSubPartition, read_partition
 
 _LOG = logging.getLogger(__name__)
 _UNLIMITED = 2**62
@@ -57,129 +45,6 @@ _QUIET_SECONDS = 2.0
 # Agents tell how things stand several times a second; an agent that is gone tells nothing.
 _LOOK_SECONDS = 0.5
 _SETTLE_SECONDS = 30.0
-# The process ends after so long, whatever stands in the way of an orderly end.
-_STOP_SECONDS = 15.0
-
-
-@dataclass
-class PubSubPartition(InputPartition):
-    """One task's part of one batch; picklable."""
-
-    config: AgentConfig
-    columns: Columns
-    tick: int
-    index: int
-    most_rows: int
-    most_bytes: int
-    tasks: int
-
-
-class _Planning:
-    """What the driver's reader has and the tasks' copies have not."""
-
-    def __init__(self, options: PubSubSourceOptions, raw: dict[str, str]) -> None:
-        self._options = options
-        with closing(PubSubClient(options)) as client:
-            is_ordered = prepare(client, options)
-        self.spool = (
-            SpoolKeeper(
-                SpoolStore(options.spool_location), options.subscription, options.suspect_duration
-            )
-            if options.spool_location is not None
-            else None
-        )
-        # A lease that nobody prolongs has half of its time left at least: an agent that is gone is
-        # noticed, and the others have learnt what it may have left, before its messages come again.
-        self.coordinator = Coordinator(
-            spool=self.spool, silence_seconds=max(2.0, options.lease_duration / 6)
-        )
-        self.coordinator.start()
-        host = options.coordinator_host or _own_address()
-        self.config = AgentConfig(
-            run=uuid.uuid4().hex,
-            subscription=options.subscription,
-            coordinator=f"{host}:{self.coordinator.port}",
-            is_ordered=is_ordered,
-            options=raw,
-            token=self.coordinator.token,
-        )
-        self.bootstrapped_at: float | None = None
-        self.waiting_since: float | None = None
-        self.is_draining = False
-        self.has_warned = False
-        if options.metrics_port is not None:
-            self._serve_metrics(options.metrics_port)
-        # Spark ends this process with SIGTERM when the query is stopped.
-        signal.signal(signal.SIGTERM, self._on_stop)
-        if self.spool is None:
-            _LOG.warning(
-                "at-least-once: messages of %s are acknowledged after Spark's commit, and can come "
-                "again after a failure",
-                options.subscription,
-            )
-
-    def _serve_metrics(self, port: int) -> None:
-        def text() -> str:
-            return render(measure(self.coordinator.overview()), self._options.subscription)
-
-        try:
-            server = MetricsServer(port, text)
-        except OSError as exc:
-            raise ConnectError(
-                "METRICS_PORT",
-                f"Port {port} of option 'metricsPort'",
-                f"cannot be listened on ({exc.strerror})",
-                "Choose another one; 0 takes a free one",
-            ) from None
-        _LOG.warning("metrics of %s on port %d", self._options.subscription, server.port)
-
-    def check_fatal(self) -> None:
-        """Raise what stops the query: an agent's error, or more streams than allowed."""
-        self.coordinator.raise_fatal()
-        agents = self.coordinator.overview().agents
-        streams = agents * self._options.streams_per_executor
-        if streams > self._options.stream_quota:
-            raise ResourceError(
-                "STREAM_QUOTA",
-                f"Subscription '{self._options.subscription}'",
-                f"{agents} executors open {streams} streams, and streamQuota is "
-                f"{self._options.stream_quota}",
-                "Lower streamsPerExecutor, use fewer executors, or raise streamQuota",
-            )
-
-    def know_offset(self, offset: PubSubOffset) -> None:
-        """Open what belongs to the query's offset; again and again does nothing more.
-
-        Raises:
-            PenstockError: the query cannot go on from there.
-        """
-        if self.spool is None:
-            refuse_without_spool(offset)
-        elif self.config.spool is None:
-            self.config = replace(self.config, spool=self.spool.open(offset))
-
-    def start_draining(self) -> None:
-        """Hand out only what was published up to now."""
-        self.is_draining = True
-        self.config = replace(self.config, cutoff_us=int(time.time() * 1e6))
-
-    def _on_stop(self, number: int, frame: object) -> None:
-        """Spark ends the query. In a thread of its own: this one may hold a lock right now."""
-        del number, frame
-        # Spark may send it again.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # Not a daemon: the process must not end before it.
-        threading.Thread(target=self._end, name="penstock-stop").start()
-        end = threading.Timer(_STOP_SECONDS, os._exit, (1,))
-        end.daemon = True
-        end.start()
-
-    def _end(self) -> None:
-        self.coordinator.stop()
-        if self._options.delete_subscription_on_stream_stop:
-            with closing(PubSubClient(self._options)) as client:
-                delete(client, self._options.subscription)
-        os._exit(0)
 
 
 class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -200,12 +65,12 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._raw = raw if options.endpoint is None else {**raw, "endpoint": options.endpoint}
         # Spark builds the reader twice, and pickles one to the tasks: only the one that plans
         # batches gets a coordinator.
-        self._planning: _Planning | None = None
+        self._planning: Planning | None = None
 
     @property
-    def _plan(self) -> _Planning:
+    def _plan(self) -> Planning:
         if self._planning is None:
-            self._planning = _Planning(self._options, self._raw)
+            self._planning = Planning(self._options, self._raw)
         return self._planning
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -345,7 +210,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             AgentError: the agent does not start, or cannot go on.
         """
         assert isinstance(partition, PubSubPartition)  # noqa: S101 - made above
-        return _read(partition)
+        return read_partition(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called when the batch up to `end` is in the sink and in Spark's commit log."""
@@ -369,49 +234,3 @@ def _share(total: int | None, count: int, index: int) -> int:
     if total is None:
         return _UNLIMITED
     return max(1, total // count + (index < total % count))
-
-
-def _own_address() -> str:
-    """Find the address by which executors reach this machine, as Spark itself does."""
-    given = os.environ.get("SPARK_LOCAL_IP") or os.environ.get("SPARK_DRIVER_BIND_ADDRESS")
-    if given and given not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        return given
-    try:
-        address = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"
-    return address
-
-
-def _read(partition: PubSubPartition) -> Iterator[pa.RecordBatch]:
-    context = TaskContext.get()
-    attempt = context.taskAttemptId() if context is not None else 0
-    client = agent_client(replace(partition.config, parent=os.getppid()))
-    ease_collection()
-    fetch = Fetch(
-        partition.tick,
-        partition.index,
-        attempt,
-        partition.most_rows,
-        partition.most_bytes,
-        partition.tasks,
-    )
-    try:
-        reader = client.do_get(fetch.ticket())
-        try:
-            number = delivery_number(reader.schema)
-            for chunk in reader:
-                yield partition.columns.convert(chunk.data.replace_schema_metadata(None))
-        except GeneratorExit:
-            # Spark wants no more: the agent shall know now, not when this worker is gone.
-            reader.cancel()
-            raise
-        if number:
-            list(client.do_action(flight.Action("complete", str(number).encode())))
-    except flight.FlightError as exc:
-        raise AgentError(
-            "AGENT",
-            f"The Pub/Sub agent of executor process {os.getppid()}",
-            f"failed: {str(exc).split('. Detail:')[0]}",
-            "The task is run again by Spark; if it fails for good, see the message",
-        ) from exc

@@ -32,14 +32,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def coordinator() -> Iterator[Coordinator]:
-    made = Coordinator()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
 def parent() -> Iterator[int]:
     """A process that stands for the executor's daemon."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

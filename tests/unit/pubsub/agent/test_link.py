@@ -85,14 +85,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 @pytest.fixture
-def coordinator() -> Iterator[Coordinator]:
-    made = Coordinator()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
 def relay(coordinator: Coordinator) -> Iterator[Relay]:
     made = Relay(coordinator.port)
     yield made

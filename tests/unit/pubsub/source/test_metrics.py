@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from penstock.pubsub.agent.protocol import Status
-from penstock.pubsub.source.coordinator import Overview
+from penstock.pubsub.source.agents import Overview
 from penstock.pubsub.source.metrics import METRICS, MetricsServer, measure, render
 
 OVERVIEW = Overview(Status(received=7, oldest_unacked_seconds=1.23456), 2, 4, 0, 3, 1)
