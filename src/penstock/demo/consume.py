@@ -55,6 +55,7 @@ def watch_totals(
         task = progress.add_task("", total=emulator.counters(name).published)
         while query.isActive:
             progress.update(task, completed=emulator.counters(name).acked)
+            # Not a wait inside Spark: Ctrl-C would break its connection in the middle of a call.
             time.sleep(0.2)
         # Raises what ended the query, if it was not the end of the messages.
         query.awaitTermination()

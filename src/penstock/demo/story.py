@@ -154,6 +154,7 @@ def watch(show: Show, query: StreamingQuery, emulator: PubSubEmulator, total: in
         task = progress.add_task("", total=total, completed=before)
         while query.isActive:
             progress.update(task, completed=emulator.topic_counters(TOPIC).published)
+            # Not a wait inside Spark: Ctrl-C would break its connection in the middle of a call.
             time.sleep(0.2)
         # Raises what ended the query, if it was not the end of the files.
         query.awaitTermination()
