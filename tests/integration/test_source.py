@@ -110,7 +110,7 @@ def start(spark: SparkSession, pubsub: Service, path: Path, **options: str) -> A
         ({"subscriptionId": "orders", "projectId": "another"}, ["NOT_FOUND", "another"]),
         (
             {
-                "subscriptionId": f"projects/{PROJECT}/subscriptions/s",
+                "subscriptionId": f"projects/{PROJECT}/subscriptions/orders",
                 "endpoint": "https://127.0.0.1:1",
                 "credentialsFile": "absent.json",
             },

@@ -189,5 +189,6 @@ def test_a_killed_driver_goes_on_from_its_checkpoint(pubsub: Service, tmp_path: 
         finally:
             end(second, pubsub, tmp_path)
     assert len(running) == 2
-    assert counters.redelivered <= in_flight + 2 * BATCH
+    # At worst an agent hands back to the other, before that one has noticed.
+    assert counters.redelivered <= len(running) * in_flight + 2 * BATCH
     assert len(numbers(tmp_path)) - COUNT <= in_flight + 2 * BATCH

@@ -43,6 +43,9 @@ _IDLE_SECONDS = 3.0
 _REPORT_DELAY_SECONDS = 0.02
 # How long an agent that ends tries to hand back what it holds.
 _END_SECONDS = 10.0
+# When a driver dies, all its executors do. An agent that handed back at once would give to one that
+# ends next, and each such pass counts as a delivery attempt.
+_PAUSE_SECONDS = 1.0
 # Why streams are closed.
 _NO_LINK, _NO_TASKS, _NO_SPOOL = "no link to the driver", "no tasks here", "no spool"
 
@@ -181,6 +184,7 @@ class Agent:
         # From here on a task that looks for an agent starts another one.
         self._socket.unlink(missing_ok=True)
         self._pulling.stop()
+        self._link.ended.wait(_PAUSE_SECONDS)
         # A service that does not answer must not keep us: the leases end by themselves.
         self._sender.give_up_in(_END_SECONDS)
         self._keeper.stop()
