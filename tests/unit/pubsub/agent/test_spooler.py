@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ class Parts:
 @pytest.fixture
 def parts(tmp_path: Path) -> Parts:
     made = Parts(tmp_path)
-    made.reservoir.put(received([1, 2]), 0.0, 60.0)
+    made.reservoir.put(received([1, 2]), 0.0, math.inf)
     return made
 
 
