@@ -23,10 +23,11 @@ from chaos.workplace import Workplace, workplace
 _START_SECONDS = 180.0
 _PROGRESS_SECONDS = 5.0
 _TICK_SECONDS = 0.1
-_DRAIN_SECONDS = 180.0
+# After the last message: so long without any progress is a failure.
+_STALL_SECONDS = 120.0
 _GONE_SECONDS = 30.0
 # Batches shall be many; but what has piled up while nothing ran has to be worked off, too.
-_SECONDS_PER_BATCH = 2
+_SECONDS_PER_BATCH = 5
 # Of the lost and the repeated messages, so many are written down one by one.
 _MOST_TOLD = 200
 
@@ -183,15 +184,18 @@ class ChaosRun:
 
     def _drain(self) -> float:
         """Wait until everything is in the sink and acknowledged; gives the seconds it took."""
-        began = time.monotonic()
-        while (passed := time.monotonic() - began) < _DRAIN_SECONDS:
+        began = moved = time.monotonic()
+        before = (-1, -1)
+        while time.monotonic() - moved < _STALL_SECONDS:
             self._tick()
             self._sink.look()
-            is_there = self._producer.sent.keys() <= self._sink.where().keys()
-            if is_there and self._service.counters().unacked == 0:
+            unacked = self._service.counters().unacked
+            if unacked == 0 and self._producer.sent.keys() <= self._sink.where().keys():
                 break
+            if (now := (self._sink.row_count, unacked)) != before:
+                before, moved = now, time.monotonic()
             time.sleep(0.5)
-        return passed
+        return time.monotonic() - began
 
     def _judge(self, drained: float) -> Verdict:
         # The progress of an idle query is told every second: with it the suspects of now.
