@@ -194,7 +194,7 @@ def drain(
     create_resources(emulator.address, topic, subscription)
     publish_rate(emulator.address, messages // MESSAGES_PER_REQUEST, topic)
     total = emulator.counters(subscription).published * 7 // 10
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         reader = spark.readStream.format(source).option("subscriptionId", subscription)
         if is_spooled:
             reader = reader.option("spoolLocation", f"{folder}/spool")
