@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import threading
 import time
 import uuid
 from contextlib import closing
 from dataclasses import replace
 
+from penstock._core.stopping import end_on_sigterm
 from penstock.errors import ConnectError, ResourceError
 from penstock.pubsub.agent.config import AgentConfig
 from penstock.pubsub.client import PubSubClient
@@ -27,8 +26,6 @@ from penstock.pubsub.source.subscription import delete, prepare
 from penstock.pubsub.spool.store import SpoolStore
 
 _LOG = logging.getLogger(__name__)
-# The process ends after so long, whatever stands in the way of an orderly end.
-_STOP_SECONDS = 15.0
 
 
 class Planning:
@@ -66,8 +63,7 @@ class Planning:
         self.has_warned = False
         if options.metrics_port is not None:
             self._serve_metrics(options.metrics_port)
-        # Spark ends this process with SIGTERM when the query is stopped.
-        signal.signal(signal.SIGTERM, self._on_stop)
+        end_on_sigterm(self._end)
         if self.spool is None:
             _LOG.warning(
                 "at-least-once: messages of %s are acknowledged after Spark's commit, and can come "
@@ -120,23 +116,11 @@ class Planning:
         self.is_draining = True
         self.config = replace(self.config, cutoff_us=int(time.time() * 1e6))
 
-    def _on_stop(self, number: int, frame: object) -> None:
-        """Spark ends the query. In a thread of its own: this one may hold a lock right now."""
-        del number, frame
-        # Spark may send it again.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # Not a daemon: the process must not end before it.
-        threading.Thread(target=self._end, name="penstock-stop").start()
-        end = threading.Timer(_STOP_SECONDS, os._exit, (1,))
-        end.daemon = True
-        end.start()
-
     def _end(self) -> None:
         self.coordinator.stop()
         if self._options.delete_subscription_on_stream_stop:
             with closing(PubSubClient(self._options)) as client:
                 delete(client, self._options.subscription)
-        os._exit(0)
 
 
 def _own_address() -> str:
