@@ -13,12 +13,12 @@ BIN = $(VENV)/bin
 PY = $(BIN)/python
 PIP = $(PY) -m pip --quiet --disable-pip-version-check
 INSTALLED = $(VENV)/.installed
-CODE = src tests tools benchmarks
+CODE = src tests tools benchmarks chaos
 # What exists of it: a shallow or partial checkout lints, too.
 PRESENT = $(wildcard $(CODE))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt bench docs docs-check lock clean install java
+.PHONY: help demo test lint fmt bench chaos soak docs docs-check lock clean install java
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' \
@@ -42,6 +42,12 @@ fmt: $(INSTALLED) ## Format the code and repair what ruff can
 
 bench: java ## Measure throughput against the ceilings of this machine (choose with ARGS="sink")
 	$(PY) -m benchmarks $(ARGS)
+
+chaos: java ## Kill and disturb a running query, and count what arrives (see ARGS="--help")
+	$(PY) -m chaos run $(ARGS)
+
+soak: java ## Watch what a query uses at a steady rate (see ARGS="--help")
+	$(PY) -m chaos soak $(ARGS)
 
 docs: $(INSTALLED) ## Write the generated pages of docs/reference
 	$(PY) tools/gen_docs.py

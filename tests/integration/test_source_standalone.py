@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.integration.test_source_cluster import (
+from tests.support.cluster_steps import (
     BATCH,
     begin,
     end,

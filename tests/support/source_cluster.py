@@ -78,7 +78,7 @@ def _pass_through(folder: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator
     return step
 
 
-def _start(spark: SparkSession, folder: Path, options: dict[str, str]) -> Any:
+def _start(spark: SparkSession, folder: Path, options: dict[str, str], trigger: str) -> Any:
     (folder / "out").mkdir(exist_ok=True)
 
     def write(frame: DataFrame, number: int) -> None:
@@ -86,6 +86,8 @@ def _start(spark: SparkSession, folder: Path, options: dict[str, str]) -> Any:
         if not rows.num_rows:
             return
         # All tasks have ended, and Spark has not committed the batch.
+        if (folder / "pause").exists():
+            (folder / "paused").touch()
         while (folder / "pause").exists():
             time.sleep(0.02)
         found = [(int(row["data"]), row["home"]) for row in rows.to_pylist()]
@@ -96,7 +98,7 @@ def _start(spark: SparkSession, folder: Path, options: dict[str, str]) -> Any:
 
     frame = spark.readStream.format("pubsub").options(**options).load().select("data")
     frame = frame.mapInArrow(_pass_through(folder), "data binary, home bigint")
-    writer = frame.writeStream.foreachBatch(write)
+    writer = frame.writeStream.foreachBatch(write).trigger(processingTime=trigger)
     return writer.option("checkpointLocation", str(folder / "checkpoint")).start()
 
 
@@ -111,7 +113,7 @@ def main() -> None:
             answer: dict[str, Any] = {}
             folder = Path(command["folder"])
             if command["do"] == "start":
-                queries[str(folder)] = _start(spark, folder, command["options"])
+                queries[str(folder)] = _start(spark, folder, command["options"], command["trigger"])
             query = queries[str(folder)]
             if command["do"] == "stop":
                 query.stop()

@@ -69,6 +69,11 @@ class Agent:
             self._reservoir, self._sender, self._on_settled, self._on_object_acked
         )
         lease_seconds = int(self._options.lease_duration)
+        # Leases are prolonged when half of them is left. One with less than this left was not, and
+        # others have to learn of what is in the spool before it ends.
+        self._margin_seconds = lease_seconds / 5
+        # Objects of which the coordinator was warned, by delivery.
+        self._warned: set[int] = set()
         self._keeper = LeaseKeeper(self._reservoir, self._sender, self._clock, lease_seconds)
         name = f"{socket.gethostname()}-{os.getpid()}"
         self._link = Link(
@@ -105,7 +110,9 @@ class Agent:
             )
             for _ in range(streams)
         ]
-        self._pulling = PullerThread(self._options, pullers, self._fail)
+        self._pulling = PullerThread(
+            self._options, pullers, self._fail, self._clock, lease_seconds / 10
+        )
         # Nothing is pulled that the coordinator would not hear of.
         self._pulling.close(_NO_LINK)
         self._trimmed_at = 0.0
@@ -120,6 +127,7 @@ class Agent:
             self.report,
             self._failure_text,
             self._spooler,
+            self._shed,
         )
         self._mark = mark_alive(directory)
         self._parent = ProcessWatch(config.parent)
@@ -157,6 +165,8 @@ class Agent:
             self._report_due.clear()
             self.report()
             self._suspects.expire(self._clock.monotonic())
+            self._shed()
+            self._warn_of_late_acks()
             self._trim_when_idle()
         self._end()
 
@@ -230,6 +240,21 @@ class Agent:
                 quiet_seconds=min(now - pull.last_message_at for pull in pulls),
             )
         )
+
+    def _shed(self) -> None:
+        """Forget what was not prolonged in time: soon the service gives it to another agent."""
+        if self._reservoir.expire(self._clock.monotonic() + self._margin_seconds):
+            self._pulling.notice_room()
+
+    def _warn_of_late_acks(self) -> None:
+        """Tell of objects whose messages may come again before they are acknowledged."""
+        if self._spooler is None:
+            return
+        late = self._reservoir.late(self._clock.monotonic() + self._margin_seconds)
+        for delivery in late:
+            if delivery.number not in self._warned:
+                self._on_object_acked(SpoolKey(delivery.tick, delivery.index), is_sure=False)
+        self._warned = {delivery.number for delivery in late}
 
     def _changed(self) -> None:
         self._report_due.set()

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -52,7 +53,7 @@ class AckSender:
     def __init__(self, client: Client, subscription: str, clock: Clock) -> None:
         self._client = client
         self._subscription = subscription
-        self._clock = clock
+        self.clock = clock
         self._backoff = Backoff(longest_seconds=5.0)
         # Apart, so that acks that have to be repeated do not hold up the leases.
         self._pools = {
@@ -66,7 +67,7 @@ class AckSender:
 
     def give_up_in(self, seconds: float) -> None:
         """From now on nothing is sent later than that: the process is ending."""
-        self._give_up_at = self._clock.monotonic() + seconds
+        self._give_up_at = self.clock.monotonic() + seconds
 
     def acknowledge(self, ack_ids: list[pa.StringArray]) -> int:
         """Acknowledge; returns how many messages the service has confirmed."""
@@ -86,26 +87,37 @@ class AckSender:
         self.counters.nacked += done
         return done
 
-    def extend(self, ack_ids: list[pa.StringArray], seconds: int) -> int:
-        """Prolong leases."""
-        return self._send(ack_ids, MODIFY_ACK_DEADLINE, {"ack_deadline_seconds": seconds})
+    def extend(self, ack_ids: list[pa.StringArray], seconds: int) -> list[bool]:
+        """Prolong leases; tells for each array whether the service has taken all of it."""
+        refused = self._send_parts(ack_ids, MODIFY_ACK_DEADLINE, {"ack_deadline_seconds": seconds})
+        ends = np.cumsum([len(part) for part in ack_ids]).tolist()
+        return [
+            not any(start < end and stop > end - len(part) for start, stop, _ in refused)
+            for part, end in zip(ack_ids, ends, strict=True)
+        ]
 
     def _send(self, ack_ids: list[pa.StringArray], method: Method, extra: dict[str, int]) -> int:
+        failed = sum(count for _, _, count in self._send_parts(ack_ids, method, extra))
+        return sum(map(len, ack_ids)) - failed
+
+    def _send_parts(
+        self, ack_ids: list[pa.StringArray], method: Method, extra: dict[str, int]
+    ) -> list[tuple[int, int, int]]:
+        """Send everything; gives start, end and number of the ids that failed, for each request."""
         ids = [part for part in ack_ids if len(part)]
         if not ids:
-            return 0
+            return []
         joined = ids[0] if len(ids) == 1 else pa.concat_arrays(ids)
         # Each id has a tag and a length of up to three bytes before it.
         ends = cut_points(byte_lengths(joined) + 4, _REQUEST_IDS, _REQUEST_BYTES)
-        parts = [
-            joined.slice(start, end - start) for start, end in zip([0, *ends], ends, strict=False)
-        ]
-        failed = sum(
+        cuts = list(zip([0, *ends], ends, strict=False))
+        parts = [joined.slice(start, end - start) for start, end in cuts]
+        failed = list(
             self._pools[method].map(lambda part: self._send_part(part, method, extra), parts)
         )
         with self._lock:
-            self.counters.failures += failed
-        return len(joined) - failed
+            self.counters.failures += sum(failed)
+        return [(*cut, count) for cut, count in zip(cuts, failed, strict=True) if count]
 
     def _send_part(self, ack_ids: pa.StringArray, method: Method, extra: dict[str, int]) -> int:
         """Send one request until the service has taken it; returns how many ids failed."""
@@ -128,7 +140,7 @@ class AckSender:
                     return failed
                 with self._lock:
                     self.counters.backoffs += 1
-                self._clock.wait(max(0.0, self._at_most(self._backoff.seconds(attempt))))
+                self.clock.wait(max(0.0, self._at_most(self._backoff.seconds(attempt))))
             else:
                 return failed
         return failed + len(ack_ids)
@@ -136,7 +148,7 @@ class AckSender:
     def _at_most(self, seconds: float) -> float:
         if self._give_up_at is None:
             return seconds
-        return min(seconds, self._give_up_at - self._clock.monotonic())
+        return min(seconds, self._give_up_at - self.clock.monotonic())
 
     def _encode(self, ack_ids: pa.StringArray, method: Method, extra: dict[str, int]) -> bytes:
         offsets = pa.array([0, len(ack_ids)], pa.int32())
@@ -263,10 +275,13 @@ class Settler:
     def _acknowledge_object(self, order: _ObjectOrder) -> None:
         ids = self._reservoir.ack_ids(order.number)
         done = self._sender.acknowledge(ids)
+        # The service also confirms what comes after the end of a lease, when the message may
+        # already be on its way to another.
+        is_timely = self._reservoir.is_leased(order.number, self._sender.clock.monotonic())
         self._reservoir.settle(order.number)
         self._on_settled([])
         if self._on_object is not None:
-            self._on_object(order.key, is_sure=done == order.rows)
+            self._on_object(order.key, is_sure=is_timely and done == order.rows)
 
 
 class LeaseKeeper:
@@ -296,10 +311,13 @@ class LeaseKeeper:
         now = self._clock.monotonic()
         due = self._reservoir.due(now + self._lease_seconds / 2)
         if due:
-            self._sender.extend([piece.ack_ids for piece in due], self._lease_seconds)
-            for piece in due:
-                # From when the request was begun: the service counts from later.
-                piece.leased_until = now + self._lease_seconds
+            taken = self._sender.extend([piece.ack_ids for piece in due], self._lease_seconds)
+            end = self._clock.monotonic()
+            for piece, is_taken in zip(due, taken, strict=True):
+                # The service silently takes what comes too late, and then it changes nothing.
+                if is_taken and end <= piece.leased_until:
+                    # From when the request was begun: the service counts from later.
+                    piece.leased_until = now + self._lease_seconds
 
     def _run(self) -> None:
         # A lease is looked at several times in the half in which it is due.

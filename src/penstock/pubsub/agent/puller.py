@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock._core.clock import Clock
+from penstock._core.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import AgentError, PenstockError
+from penstock.pubsub.agent.pulse import Pulse
 from penstock.pubsub.agent.reservoir import Reservoir
 from penstock.pubsub.client import PullStream, StreamConnection
 from penstock.pubsub.encoding import Received, decode_streaming_pull
@@ -36,6 +37,8 @@ _SOUND_SECONDS = 60.0
 # A stream that we close may still deliver for so long; what it delivers is handed back. Cancelled
 # at once, its last responses would be nobody's until their leases end.
 _FAREWELL_SECONDS = 1.0
+# Why streams are closed after a standstill.
+_STOOD_STILL = "stood still"
 
 
 @dataclass
@@ -115,7 +118,9 @@ class Puller:
         self._backoff = Backoff(first_seconds=0.1, longest_seconds=30.0)
         self.counters = PullCounters(last_message_at=clock.monotonic())
 
-    async def run(self, connection: StreamConnection, gate: Gate, has_room: asyncio.Event) -> None:
+    async def run(
+        self, connection: StreamConnection, gate: Gate, has_room: asyncio.Event, pulse: Pulse
+    ) -> None:
         """Pull until the gate is closed for good, or the service refuses for good."""
         attempt = 0
         while True:
@@ -125,7 +130,8 @@ class Puller:
             before = self.counters.received
             began = self._clock.monotonic()
             try:
-                await self._pull_once(connection.open(self._subscription), gate, has_room)
+                stream = connection.open(self._subscription)
+                await self._pull_once(stream, gate, has_room, pulse)
             except CallFailed as failure:
                 if not is_transient(failure.code) and not gate.closed.is_set():
                     resource = Resource.subscription(self._subscription)
@@ -148,8 +154,11 @@ class Puller:
                 async with asyncio.timeout(self._backoff.seconds(attempt)):
                     await gate.closed.wait()
 
-    async def _pull_once(self, stream: PullStream, gate: Gate, has_room: asyncio.Event) -> None:
+    async def _pull_once(
+        self, stream: PullStream, gate: Gate, has_room: asyncio.Event, pulse: Pulse
+    ) -> None:
         limits = self._limits
+        began = self._clock.monotonic()
         await stream.send(
             encode_opening(
                 self._subscription,
@@ -169,9 +178,15 @@ class Puller:
                     # Quiet is counted from here: a stream that was not open has told nothing.
                     self.counters.last_message_at = self._clock.monotonic()
                     self.counters.is_open = True
-                self._take(payload)
-                if self._reservoir.total_bytes >= limits.held_bytes:
-                    await self._wait_for_room(gate, has_room)
+                self._take(payload, is_timely=pulse.is_sound_since(began))
+                if self._reservoir.total_bytes < limits.held_bytes:
+                    continue
+                full_at = self._clock.monotonic()
+                await self._wait_for_room(gate, has_room)
+                if self._clock.monotonic() - full_at > pulse.longest_seconds:
+                    # As if we had stood still: the rest of this stream has waited for too long.
+                    began = float("-inf")
+                    companions.append(asyncio.create_task(_close(stream)))
         finally:
             for companion in companions:
                 companion.cancel()
@@ -183,7 +198,7 @@ class Puller:
             has_room.clear()
             await has_room.wait()
 
-    def _take(self, payload: bytes) -> None:
+    def _take(self, payload: bytes, *, is_timely: bool) -> None:
         received = decode_streaming_pull(payload)
         count = len(received.ack_ids)
         if not count:
@@ -192,7 +207,9 @@ class Puller:
         self.counters.redelivered += _redelivered(received.rows.column("delivery_attempt"))
         now = self._clock.monotonic()
         passed = self._screen(received)
-        usable = self._reservoir.put(passed, now, now + self._limits.lease_seconds)
+        # What may be with another agent by now is forgotten, like all that is not prolonged.
+        leased_until = now + self._limits.lease_seconds if is_timely else now
+        usable = self._reservoir.put(passed, now, leased_until)
         if usable:
             self.counters.last_message_at = now
             self._on_message()
@@ -207,6 +224,10 @@ async def _keep_alive(stream: PullStream) -> None:
 
 async def _close_with(gate: Gate, stream: PullStream) -> None:
     await gate.closed.wait()
+    await _close(stream)
+
+
+async def _close(stream: PullStream) -> None:
     await stream.close_sending()
     await asyncio.sleep(_FAREWELL_SECONDS)
     stream.cancel()
@@ -220,6 +241,8 @@ class PullerThread:
         options: PubSubConnectionOptions,
         pullers: list[Puller],
         on_fatal: Callable[[PenstockError], None],
+        clock: Clock = SYSTEM_CLOCK,
+        standstill_seconds: float = 6.0,
     ) -> None:
         self._options = options
         self._pullers = pullers
@@ -227,6 +250,7 @@ class PullerThread:
         self._loop = asyncio.new_event_loop()
         self._gate = Gate()
         self._has_room = asyncio.Event()
+        self._pulse = Pulse(clock, standstill_seconds, self._reopen)
         self._thread = threading.Thread(target=self._run, name="penstock-pull", daemon=True)
 
     @property
@@ -252,6 +276,17 @@ class PullerThread:
     def open(self, reason: str) -> None:
         """Take a reason back; without any, the streams are opened again."""
         self._call(lambda: self._gate.open(reason))
+
+    def _reopen(self) -> None:
+        """Have new streams after a standstill; in the loop."""
+        _LOG.warning("this process stood still; opening new streams")
+        self._gate.close(_STOOD_STILL)
+        self._loop.call_later(2 * _FAREWELL_SECONDS, self._gate.open, _STOOD_STILL)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._pulse.longest_seconds / 4)
+            self._pulse.beat()
 
     def notice_room(self) -> None:
         """Memory was given back: look again whether there is room."""
@@ -291,11 +326,16 @@ class PullerThread:
 
     async def _pull(self) -> None:
         connection = StreamConnection(self._options)
+        self._pulse.beat()
+        beating = asyncio.create_task(self._beat())
         try:
             async with asyncio.TaskGroup() as group:
                 for puller in self._pullers:
-                    group.create_task(puller.run(connection, self._gate, self._has_room))
+                    group.create_task(
+                        puller.run(connection, self._gate, self._has_room, self._pulse)
+                    )
         finally:
+            beating.cancel()
             await connection.close()
 
 

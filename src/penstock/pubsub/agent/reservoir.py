@@ -283,6 +283,31 @@ class Reservoir:
             self._buffered_bytes = sum(piece.size for piece in kept)
         return picked
 
+    def expire(self, before: float) -> int:
+        """Forget messages that no task has got and whose leases end before a time; counts them."""
+        with self._lock:
+            stale = [piece for piece in self._buffer if piece.leased_until < before]
+            if stale:
+                self._buffer = deque(p for p in self._buffer if p.leased_until >= before)
+                self._buffered_rows -= sum(piece.count for piece in stale)
+                self._buffered_bytes -= sum(piece.size for piece in stale)
+            return sum(piece.count for piece in stale)
+
+    def is_leased(self, number: int, until: float) -> bool:
+        """Tell whether the leases of a delivery last until a time, as far as is known here."""
+        with self._lock:
+            delivery = self._held.get(number)
+            return delivery is None or all(p.leased_until >= until for p in delivery.pieces)
+
+    def late(self, before: float) -> list[HeldDelivery]:
+        """List deliveries that were read, are not settled, and whose leases end before a time."""
+        with self._lock:
+            return [
+                delivery
+                for delivery in self._held.values()
+                if delivery.was_read and any(p.leased_until < before for p in delivery.pieces)
+            ]
+
     def release(self) -> list[pa.StringArray]:
         """Let go of what no task has got; returns its ack ids."""
         with self._lock:

@@ -69,6 +69,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         report: Callable[[], None],
         failure: Callable[[], str | None],
         spooler: Spooler | None = None,
+        shed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(location)
         self._reservoir = reservoir
@@ -76,6 +77,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         self._report = report
         self._failure = failure
         self._spooler = spooler
+        self._shed = shed
 
     def do_get(
         self, context: flight.ServerCallContext, ticket: flight.Ticket
@@ -88,6 +90,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         self._raise_failure()
 
         def take() -> HeldDelivery:
+            self._shed()
             return self._reservoir.take(
                 fetch.tick, fetch.index, fetch.most_rows, fetch.most_bytes, fetch.tasks
             )

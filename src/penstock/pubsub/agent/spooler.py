@@ -66,7 +66,10 @@ class Spooler:
             if verdict is Verdict.OVER:
                 raise BatchOverError
             if verdict is Verdict.WRITE:
-                return self._write(key, take())
+                batches = self._write(key, take())
+                if batches is None:
+                    continue
+                return batches
             if verdict is Verdict.REPLAY:
                 return self._replay(key)
             if self._clock.monotonic() > end or self._link.ended.wait(_WAIT_SECONDS):
@@ -77,8 +80,12 @@ class Spooler:
                     "The task is run again by Spark",
                 )
 
-    def _write(self, key: SpoolKey, delivery: HeldDelivery) -> list[pa.RecordBatch]:
+    def _write(self, key: SpoolKey, delivery: HeldDelivery) -> list[pa.RecordBatch] | None:
         batches = list(joined(piece.rows for piece in delivery.pieces))
+        if not self._reservoir.is_leased(delivery.number, self._clock.monotonic()):
+            # We stood still: these messages may be in another object by now.
+            self._reservoir.settle(delivery.number)
+            return None
         try:
             size = self._create(key, batches)
         except PenstockError:

@@ -15,11 +15,12 @@ from penstock.pubsub.agent.reservoir import Reservoir
 from penstock.pubsub.client import ACKNOWLEDGE, PubSubClient
 from penstock.pubsub.errors import CallFailed
 from penstock.pubsub.source.options import PubSubSourceOptions
+from penstock.pubsub.spool.format import SpoolKey
 from penstock.testing import Fault
 from tests.support.pubsub_service import Service, running_service
 from tests.support.scripted_client import ScriptedClient
 from tests.support.waiting import wait_for
-from tests.unit.pubsub.agent.test_reservoir import received
+from tests.unit.pubsub.agent.test_reservoir import received, take
 
 SUBSCRIPTION = "projects/p/subscriptions/s"
 AckRequest = types.AcknowledgeRequest.pb()
@@ -155,6 +156,67 @@ def test_leases_are_prolonged_when_half_is_over() -> None:
     assert script.modified[0][1] == 60
     keeper.extend_due()
     assert len(script.modified) == 1
+
+
+def test_a_lease_that_was_not_taken_is_not_believed() -> None:
+    """The service took one of two requests: only those leases are longer now."""
+    reservoir, script = Reservoir(), Script(CallFailed("INVALID_ARGUMENT", "x"))
+    keeper = LeaseKeeper(reservoir, script.sender, script.clock, 60)
+    now = script.clock.monotonic()
+    reservoir.put(received([1]), now, now + 60)
+    taken = take(reservoir)
+    script.clock.advance(40)
+    keeper.extend_due()
+    assert not reservoir.is_leased(taken.number, now + 61)
+    keeper.extend_due()
+    assert reservoir.is_leased(taken.number, now + 100)
+
+
+def test_a_lease_that_was_prolonged_after_its_end_is_not_believed() -> None:
+    """The service takes the request without a word, and the message is with another by then."""
+    reservoir, script = Reservoir(), Script()
+    keeper = LeaseKeeper(reservoir, script.sender, script.clock, 60)
+    now = script.clock.monotonic()
+    reservoir.put(received([1]), now, now + 60)
+    taken = take(reservoir)
+    script.clock.advance(61)
+    keeper.extend_due()
+    assert script.modified
+    assert not reservoir.is_leased(taken.number, now + 61)
+
+
+def test_each_array_is_told_whether_all_of_it_was_taken() -> None:
+    script = Script(CallFailed("INVALID_ARGUMENT", "x"))
+    # The ids of one request are 190 bytes long: the second array is cut in two.
+    long = [pa.array([f"{n:0>190}" for n in range(count)]) for count in (10, 5000, 10)]
+    told = script.sender.extend(long, 60)
+    assert len(script.modified) > 1
+    # Requests are sent at the same time: one of them failed, whichever came first.
+    assert told.count(False) in (1, 2)
+    assert script.sender.extend([*long, pa.array([], pa.string())], 60) == [True] * 4
+
+
+def test_an_object_is_not_sure_if_its_leases_had_ended() -> None:
+    """The service confirms acks that come too late, when another has the messages already."""
+    for seconds, is_timely in ((10, True), (61, False)):
+        reservoir, script = Reservoir(), Script()
+        now = script.clock.monotonic()
+        reservoir.put(received([1]), now, now + 60)
+        taken = take(reservoir)
+        reservoir.end_read(taken.number)
+        sure: list[bool] = []
+        settler = Settler(
+            reservoir,
+            script.sender,
+            lambda numbers: None,
+            lambda key, *, is_sure, sure=sure: sure.append(is_sure),
+        )
+        script.clock.advance(seconds)
+        settler.acknowledge_object(taken.number, SpoolKey(1, 0), 1)
+        settler.start()
+        wait_for(lambda sure=sure: sure)
+        settler.stop()
+        assert sure == [is_timely]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,14 @@ def service() -> Iterator[Service]:
 class Pulling:
     """Streams with their reservoir."""
 
-    def __init__(self, service: Service, subscription: str, streams: int, held_bytes: int) -> None:
+    def __init__(
+        self,
+        service: Service,
+        subscription: str,
+        streams: int,
+        held_bytes: int,
+        standstill_seconds: float,
+    ) -> None:
         self.reservoir = Reservoir()
         self.errors: list[PenstockError] = []
         limits = PullLimits(60, 1000, 10**9, held_bytes)
@@ -43,7 +50,9 @@ class Pulling:
             for _ in range(streams)
         ]
         parsed = PubSubSourceOptions.parse(options)
-        self.thread = PullerThread(parsed, pullers, self.errors.append)
+        self.thread = PullerThread(
+            parsed, pullers, self.errors.append, standstill_seconds=standstill_seconds
+        )
         self.thread.start()
 
     @property
@@ -55,8 +64,13 @@ class Pulling:
 def pull(service: Service) -> Iterator[Any]:
     made: list[Pulling] = []
 
-    def make(subscription: str, streams: int = 1, held_bytes: int = 10**9) -> Pulling:
-        made.append(Pulling(service, subscription, streams, held_bytes))
+    def make(
+        subscription: str,
+        streams: int = 1,
+        held_bytes: int = 10**9,
+        standstill_seconds: float = 30.0,
+    ) -> Pulling:
+        made.append(Pulling(service, subscription, streams, held_bytes, standstill_seconds))
         return made[-1]
 
     yield make
@@ -123,6 +137,35 @@ def test_a_full_reservoir_stops_the_sender(service: Service, pull: Any) -> None:
     pulling.reservoir.settle(taken.number)
     pulling.thread.notice_room()
     wait_for(lambda: pulling.rows)
+
+
+def test_what_waited_in_a_stream_for_long_is_not_taken_for_fresh(
+    service: Service, pull: Any
+) -> None:
+    """Its lease began when it was sent. It is forgotten, and a new stream brings the rest."""
+    topic, subscription = service.pair()
+    for _ in range(50):
+        service.publish(topic, *[b"x" * 10_000] * 100)
+    pulling = pull(subscription, held_bytes=1_000_000, standstill_seconds=0.2)
+    wait_for(lambda: pulling.reservoir.total_bytes >= 1_000_000)
+    full_at = SYSTEM_CLOCK.monotonic()
+    wait_for(lambda: SYSTEM_CLOCK.monotonic() - full_at > 0.5)
+    taken = pulling.reservoir.take(1, 0, 2**62, 2**62, 1)
+    pulling.reservoir.settle(taken.number)
+    pulling.thread.notice_room()
+    wait_for(lambda: pulling.rows)
+
+    def shed() -> int:
+        count = pulling.reservoir.expire(SYSTEM_CLOCK.monotonic() + 1)
+        pulling.thread.notice_room()
+        return count
+
+    # The first one that comes has waited.
+    assert shed() > 0
+    wait_for(lambda: (shed(), service.emulator.counters(subscription).streams == 0)[1])
+    wait_for(lambda: (shed(), service.emulator.counters(subscription).streams == 1)[1])
+    # And what the new stream brings is fresh.
+    wait_for(lambda: pulling.rows and not shed())
 
 
 def test_a_subscription_that_is_not_there_is_an_error_and_no_loop(

@@ -207,6 +207,34 @@ def test_every_lease_is_found_when_it_is_due() -> None:
     assert sorted(acks([piece.ack_ids for piece in due])) == [1, 2, 3]
 
 
+def test_what_was_not_prolonged_is_forgotten_unless_a_task_has_it() -> None:
+    reservoir = Reservoir()
+    reservoir.put(received([1]), 0.0, 10.0)
+    taken = take(reservoir)
+    reservoir.put(received([2, 3]), 0.0, 10.0)
+    reservoir.put(received([4]), 0.0, 20.0)
+    size = reservoir.total_bytes
+
+    assert reservoir.expire(10.0) == 0
+    assert reservoir.expire(10.5) == 2
+    assert reservoir.total_bytes < size
+    assert reservoir.state().buffered_rows == 1
+    assert ids(take(reservoir, tick=2)) == [4]
+    assert not reservoir.is_leased(taken.number, 10.5)
+
+
+def test_a_delivery_is_late_when_it_was_read_and_its_leases_end() -> None:
+    reservoir = Reservoir()
+    reservoir.put(received([1]), 0.0, 10.0)
+    taken = take(reservoir)
+    assert reservoir.late(11.0) == []
+    reservoir.end_read(taken.number)
+    assert [delivery.number for delivery in reservoir.late(11.0)] == [taken.number]
+    assert reservoir.late(9.0) == []
+    reservoir.settle(taken.number)
+    assert reservoir.late(11.0) == []
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_no_message_is_ever_lost_or_held_twice(data: st.DataObject) -> None:

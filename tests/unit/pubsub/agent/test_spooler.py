@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ class Parts:
 @pytest.fixture
 def parts(tmp_path: Path) -> Parts:
     made = Parts(tmp_path)
-    made.reservoir.put(received([1, 2]), 0.0, 60.0)
+    made.reservoir.put(received([1, 2]), 0.0, math.inf)
     return made
 
 
@@ -102,6 +103,24 @@ def test_rows_are_written_noted_and_acknowledged_in_this_order(parts: Parts) -> 
     assert parts.store.read("id", KEY) is not None
     assert parts.settler.objects == [(1, KEY, 2)]
     assert parts.counts == (0, 2)
+
+
+def test_messages_that_may_be_with_another_are_not_written(parts: Parts) -> None:
+    """After a standstill the lease of the first two is over; what came later is written."""
+    stale = parts.take()
+    for piece in stale.pieces:
+        piece.leased_until = -math.inf
+    taken = iter([stale])
+
+    def take() -> HeldDelivery:
+        found = next(taken, None)
+        if found is not None:
+            return found
+        parts.reservoir.put(received([3]), 0.0, math.inf)
+        return parts.take()
+
+    batches = parts.spooler.fetch(KEY, take)
+    assert [row for batch in batches for row in batch.column("message_id").to_pylist()] == ["3"]
 
 
 def test_nothing_is_written_for_a_batch_that_is_over(parts: Parts) -> None:
