@@ -25,10 +25,6 @@ _DRIVERS = ("psycopg", "adbc_driver_manager")
 _LONGEST_DETAILS = 400
 
 
-class DataLossError(PenstockError):
-    """What the query has not read yet is gone, or cannot be told to be there."""
-
-
 @dataclass(frozen=True)
 class Rule:
     """What one SQLSTATE, or a class of them, means to a user."""

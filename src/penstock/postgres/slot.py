@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock._core.clock import SYSTEM_CLOCK, Clock
-from penstock.errors import ConnectError, ResourceError
+from penstock.errors import ConnectError, DataLossError, ResourceError
 from penstock.postgres.connection import (
     ConnectionSettings,
     connect_replication,
     untimed_session,
 )
-from penstock.postgres.errors import DataLossError, is_driver_error, sqlstate, translated
+from penstock.postgres.errors import is_driver_error, sqlstate, translated
 from penstock.postgres.identifiers import quote_identifier
 from penstock.postgres.lsn import format_lsn, parse_lsn
 from penstock.retry import Backoff

@@ -6,8 +6,7 @@ So the positions are compared here, before anything is read: a gap is an error, 
 
 from __future__ import annotations
 
-from penstock.errors import PenstockError, ResourceError
-from penstock.postgres.errors import DataLossError
+from penstock.errors import DataLossError, PenstockError, ResourceError
 from penstock.postgres.lsn import format_lsn
 from penstock.postgres.server import ServerFacts
 from penstock.postgres.slot import PLUGIN, SlotState

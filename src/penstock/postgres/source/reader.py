@@ -21,9 +21,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock._core.stopping import end_on_sigterm
-from penstock.errors import PenstockError
+from penstock.errors import DataLossError, PenstockError
 from penstock.postgres.batch import check_schema
-from penstock.postgres.errors import DataLossError
 from penstock.postgres.options import PostgresCdcOptions
 from penstock.postgres.source.metrics import measure
 from penstock.postgres.source.offsets import SNAPSHOT, START, WAL, CdcOffset

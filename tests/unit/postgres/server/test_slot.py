@@ -10,9 +10,8 @@ import psycopg
 import pytest
 
 from penstock._core.clock import ManualClock
-from penstock.errors import ConnectError, PenstockError, ResourceError
+from penstock.errors import ConnectError, DataLossError, PenstockError, ResourceError
 from penstock.postgres.catalog import read_tables
-from penstock.postgres.errors import DataLossError
 from penstock.postgres.publication import ensure_publication
 from penstock.postgres.server import current_lsn
 from penstock.postgres.slot import (

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import PenstockError, ResourceError
-from penstock.postgres.errors import DataLossError
+from penstock.errors import DataLossError, PenstockError, ResourceError
 from penstock.postgres.server import ServerFacts, current_lsn, server_facts
 from penstock.postgres.slot import (
     SlotState,
