@@ -20,11 +20,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock._core.metrics import serve_metrics
 from penstock._core.stopping import end_on_sigterm
 from penstock.errors import DataLossError, PenstockError
 from penstock.postgres.batch import check_schema
 from penstock.postgres.options import PostgresCdcOptions
-from penstock.postgres.source.metrics import measure
+from penstock.postgres.source.metrics import WalClock, measure, render_metrics
 from penstock.postgres.source.offsets import SNAPSHOT, START, WAL, CdcOffset
 from penstock.postgres.source.server import StreamServer
 from penstock.postgres.source.task import SlotPartition, read_partition
@@ -48,6 +49,8 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drain_to: int | None = None
         self._moved_at = time.monotonic()
         self._end: CdcOffset | None = None
+        self._wal_clock = WalClock()
+        self._measured: dict[str, Any] = {}
 
     @property
     def _server(self) -> StreamServer:
@@ -61,6 +64,9 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             if self._options.drop_on_stop:
                 end_on_sigterm(opened.drop)
+            if self._options.metrics_port is not None:
+                subject = f"slot {self._options.slot_name}"
+                serve_metrics(self._options.metrics_port, self._metrics, subject)
             self._opened = opened
         return self._opened
 
@@ -216,7 +222,16 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Called for every progress report: the source's measurements."""
-        return measure(self._server, self._end)
+        self._measured = self._measure()
+        return self._measured
+
+    def _measure(self) -> dict[str, Any]:
+        server = self._server
+        return measure(server.slot(), server.current_lsn(), self._end, self._wal_clock)
+
+    def _metrics(self) -> str:
+        # Of the last report: this thread must not use the connection of the other.
+        return render_metrics(self._measured, self._options.slot_name, self._options.table)
 
     def stop(self) -> None:
         """Called when Spark ends this process in order."""

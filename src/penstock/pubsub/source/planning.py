@@ -13,12 +13,13 @@ import uuid
 from contextlib import closing
 from dataclasses import replace
 
+from penstock._core.metrics import serve_metrics
 from penstock._core.stopping import end_on_sigterm
-from penstock.errors import ConnectError, ResourceError
+from penstock.errors import ResourceError
 from penstock.pubsub.agent.config import AgentConfig
 from penstock.pubsub.client import PubSubClient
 from penstock.pubsub.source.coordinator import Coordinator
-from penstock.pubsub.source.metrics import MetricsServer, measure, render
+from penstock.pubsub.source.metrics import measure, render_metrics
 from penstock.pubsub.source.offsets import PubSubOffset
 from penstock.pubsub.source.options import PubSubSourceOptions
 from penstock.pubsub.source.spool_keeper import SpoolKeeper, refuse_without_spool
@@ -62,7 +63,7 @@ class Planning:
         self.is_draining = False
         self.has_warned = False
         if options.metrics_port is not None:
-            self._serve_metrics(options.metrics_port)
+            serve_metrics(options.metrics_port, self._metrics, options.subscription)
         end_on_sigterm(self._end)
         if self.spool is None:
             _LOG.warning(
@@ -71,20 +72,8 @@ class Planning:
                 options.subscription,
             )
 
-    def _serve_metrics(self, port: int) -> None:
-        def text() -> str:
-            return render(measure(self.coordinator.overview()), self._options.subscription)
-
-        try:
-            server = MetricsServer(port, text)
-        except OSError as exc:
-            raise ConnectError(
-                "METRICS_PORT",
-                f"Port {port} of option 'metricsPort'",
-                f"cannot be listened on ({exc.strerror})",
-                "Choose another one; 0 takes a free one",
-            ) from None
-        _LOG.warning("metrics of %s on port %d", self._options.subscription, server.port)
+    def _metrics(self) -> str:
+        return render_metrics(measure(self.coordinator.overview()), self._options.subscription)
 
     def check_fatal(self) -> None:
         """Raise what stops the query: an agent's error, or more streams than allowed."""
