@@ -26,7 +26,7 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' \
 		$(firstword $(MAKEFILE_LIST))
 
-demo: java ## Watch events go through Spark into Pub/Sub and back, on this machine alone
+demo: java ## Watch events go through Pub/Sub and changes out of PostgreSQL, on this machine alone
 	@$(BIN)/penstock demo $(ARGS)
 
 test: java ## Run all tests (choose with ARGS="-k name")
