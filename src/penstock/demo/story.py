@@ -1,6 +1,6 @@
 """The story of the demo: orders from files go through Spark into Pub/Sub, and come back.
 
-A last chapter, in `changes`, is about PostgreSQL. Emulator and server are child processes, Spark runs
+The last chapter, in `changes`, is about PostgreSQL. Servers are child processes, Spark runs
 in local mode, and all files are in one temporary directory: everything is gone at the end, also
 after Ctrl-C. The code shown is the code that runs.
 """
