@@ -35,10 +35,11 @@ class Stream:
         self.raw = {"url": url, "table": table, "retryTimeout": "20s", **options}
         # Spark's two logs, and the sink: batch -> rows.
         self.offsets: list[dict[str, Any]] = []
-        self.first: dict[str, Any] | None = None
         self.done = -1
         self.sink: dict[int, list[Row]] = {}
         self.reader: PostgresStreamReader | None = None
+        # Where the first batch begins: in no log, so each run asks for it until that is done.
+        self._first: dict[str, Any] | None = None
 
     @property
     def options(self) -> PostgresCdcOptions:
@@ -48,6 +49,7 @@ class Stream:
         """Start the query: load() and the reader, in a process of its own."""
         schema = schema_of(self.options)
         self.reader = PostgresStreamReader(self.options, schema)
+        self._first = None
         if is_draining:
             self.reader.prepareForTriggerAvailableNow()
         return self.reader
@@ -65,10 +67,8 @@ class Stream:
             CrashError: at the given moment.
         """
         reader = self.reader or self.start()
-        if self.first is None:
-            self.first = _stored(reader.initialOffset())
         if self.done == len(self.offsets) - 1:
-            start = self.offsets[-1] if self.offsets else self.first
+            start = self.offsets[-1] if self.offsets else self._begin(reader)
             end = _stored(reader.latestOffset(start, ReadAllAvailable()))
             if end == start:
                 return None
@@ -78,7 +78,7 @@ class Stream:
                 reader.commit(self.offsets[-2])
         self._break(crash_at, "planned")
         number = len(self.offsets) - 1
-        start = self.offsets[number - 1] if number else self.first
+        start = self.offsets[number - 1] if number else self._begin(reader)
         rows: list[Row] = []
         for partition in reader.partitions(start, self.offsets[number]):
             for batch in reader.read(to_executor(partition)):
@@ -89,6 +89,11 @@ class Stream:
         self._break(crash_at, "written")
         self.done = number
         return rows
+
+    def _begin(self, reader: PostgresStreamReader) -> dict[str, Any]:
+        if self._first is None:
+            self._first = _stored(reader.initialOffset())
+        return self._first
 
     def _break(self, crash_at: str | None, here: str) -> None:
         if crash_at == here:
@@ -129,6 +134,7 @@ def _stored(offset: dict[str, Any]) -> dict[str, Any]:
 def rebuild(rows: list[Row], *key: str) -> dict[tuple[Any, ...], Row]:
     """Apply changes in their order: (LSN, ordinal)."""
     state: dict[tuple[Any, ...], Row] = {}
+    removed: Row = {}
     for row in sorted(rows, key=lambda row: (row["_lsn"], row["_ordinal"])):
         values = {name: value for name, value in row.items() if not name.startswith("_")}
         at = tuple(values[name] for name in key)
@@ -136,12 +142,14 @@ def rebuild(rows: list[Row], *key: str) -> dict[tuple[Any, ...], Row]:
             case "truncate":
                 state.clear()
             case "delete":
-                state.pop(at, None)
+                removed = state.pop(at, {})
             case "update":
                 kept = {name: state[at][name] for name in row["_unchanged"]}
                 state[at] = {**values, **kept}
             case _:
-                state[at] = values
+                # A changed key is a delete and an insert: what did not change is in the row before.
+                kept = {name: removed[name] for name in row["_unchanged"]}
+                state[at] = {**values, **kept}
     return state
 
 

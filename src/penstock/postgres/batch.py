@@ -21,8 +21,8 @@ from penstock.postgres.options import PostgresCdcOptions, PostgresReadOptions
 from penstock.postgres.privileges import check_privileges
 from penstock.postgres.server import server_facts
 from penstock.postgres.snapshot import snapshot_select
-from penstock.postgres.source.columns import TablePlan
-from penstock.postgres.source.server import connection_settings, load_plan, snapshot_expressions
+from penstock.postgres.source.plans import StreamPlan
+from penstock.postgres.source.server import connection_settings, load_plan, row_filter
 from penstock.postgres.source.task import SnapshotPartition, read_partition
 
 
@@ -54,26 +54,25 @@ class PostgresBatchReader(DataSourceReader):
             plan, publication = load_plan(connection, self._options)
             check_schema(plan, self._schema)
             version = server_facts(connection).version
-            check_privileges(connection, [plan.table], needs_replication=False)
-        published = publication.table(plan.table.oid) if publication is not None else None
-        table = plan.table
+            check_privileges(connection, plan.tables, needs_replication=False)
+        (table,) = plan.tables
         select = snapshot_select(
-            snapshot_expressions(plan),
+            plan.snapshot_expressions(table),
             table.schema,
             table.name,
             None,
-            published.row_filter if published is not None else None,
+            row_filter(publication, table),
         )
         if table.kind == "p":
             select = select.replace(" FROM ONLY ", " FROM ", 1)
-        return [SnapshotPartition(settings, plan, select, None, None, version)]
+        return [SnapshotPartition(settings, plan, table, select, None, None, version)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in a worker."""
         return read_partition(partition)
 
 
-def check_schema(plan: TablePlan, schema: StructType) -> None:
+def check_schema(plan: StreamPlan, schema: StructType) -> None:
     """Check that the table still has the columns that `load()` found.
 
     Raises:
@@ -83,7 +82,7 @@ def check_schema(plan: TablePlan, schema: StructType) -> None:
         return
     raise SchemaError(
         "SCHEMA_FIXED",
-        f"Table '{plan.table.full_name}'",
+        plan.subject,
         f"has the columns {plan.spark_schema.simpleString()}, and this query was made with "
         f"{schema.simpleString()}",
         "Leave out .schema(...), or load() again after the table was altered",

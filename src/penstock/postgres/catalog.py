@@ -119,11 +119,13 @@ def read_tables(
         return _load(connection, kept)
 
 
-def has_relation(connection: psycopg.Connection[Any], oid: int) -> bool:
-    """Tell whether a table is there, by its oid, which no other one ever has."""
+def missing_relations(connection: psycopg.Connection[Any], oids: Sequence[int]) -> set[int]:
+    """Give those of some tables that are not there any more, by the oid that no other ever has."""
     with translated("The catalog"):
-        row = connection.execute("SELECT FROM pg_class WHERE oid = %s", [oid]).fetchone()
-    return row is not None
+        found = connection.execute(
+            "SELECT oid::int8 FROM pg_class WHERE oid = ANY(%s::oid[])", [list(oids)]
+        ).fetchall()
+    return set(oids) - {row[0] for row in found}
 
 
 def has_columns(connection: psycopg.Connection[Any], oid: int, names: Sequence[str]) -> bool:

@@ -50,9 +50,10 @@ class PostgresReadOptions(Options):
         # It may hold a password.
         secret=True,
     )
-    table: str = opt(
+    table: str | None = opt(
         "The table to read: `schema.table`, with double quotes where SQL needs them. Without a "
         "schema it is one of `public`.",
+        default=None,
         example="public.orders",
     )
     user: str | None = opt("The role to connect as.", default=None, example="replicator")
@@ -116,12 +117,38 @@ class PostgresReadOptions(Options):
         advanced=True,
     )
 
+    def check(self) -> None:
+        """Check that a table is named.
+
+        Raises:
+            OptionError: none is.
+        """
+        if self.table is None:
+            raise _missing_table(self.USE)
+
+
+def _missing_table(use: str) -> OptionError:
+    return OptionError(
+        "OPTION_MISSING",
+        f"Option 'table' of {use}",
+        "is not set",
+        'Add .option("table", "public.orders")',
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresCdcOptions(PostgresReadOptions):
     """Options of the streaming read."""
 
     USE: ClassVar[str] = 'spark.readStream.format("postgres_cdc")'
+
+    tables: str | None = opt(
+        "Instead of `table`: many tables in one stream and one slot, as names and patterns with * "
+        "and ?, separated by commas. Rows then have the table's name and their values as texts by "
+        "column; penstock.postgres.tables.typed_table gives a table its columns and types.",
+        default=None,
+        example="public.*, sales.order_?",
+    )
 
     slot: str | None = opt(
         "Replication slot of the stream. One query, one slot: it holds the server's WAL until "
@@ -207,8 +234,17 @@ class PostgresCdcOptions(PostgresReadOptions):
         """Check what goes together.
 
         Raises:
-            OptionError: two options contradict each other.
+            OptionError: two options contradict each other, or what to read is not said.
         """
+        if self.tables is None:
+            super().check()
+        elif self.table is not None:
+            raise OptionError(
+                "OPTION_CONFLICT",
+                f"Options 'table' and 'tables' of {self.USE}",
+                "are both set",
+                "Keep one of them",
+            )
         if self.snapshot_mode == "only" and self.drop_on_stop:
             raise OptionError(
                 "OPTION_CONFLICT",
@@ -222,8 +258,13 @@ class PostgresCdcOptions(PostgresReadOptions):
         """The slot, as named or made from the table's name."""
         if self.slot is not None:
             return self.slot
-        words = re.sub(r"[^a-z0-9]+", "_", self.table.lower()).strip("_")
-        return f"penstock_{words}"[:63]
+        words = re.sub(r"[^a-z0-9]+", "_", self.subject.lower()).strip("_")
+        return f"penstock_{words}"[:63].rstrip("_")
+
+    @property
+    def subject(self) -> str:
+        """What is read, as the user has written it."""
+        return self.tables or self.table or ""
 
     @property
     def publication_name(self) -> str:

@@ -71,17 +71,15 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Called once, and only for a query without a checkpoint.
+        """Called in each run until the first batch is done: also when that is run again.
 
         Raises:
-            PenstockError: the table cannot be read, or the slot's name is taken.
+            PenstockError: the table cannot be read, or the slot cannot be made.
         """
-        server, options = self._server, self._options
+        server = self._server
         self._has_checked = True
-        if options.snapshot_mode == "never":
+        if self._options.snapshot_mode == "never":
             return self._at(WAL, server.reuse_or_create()).to_json()
-        if options.snapshot_mode == "initial":
-            server.check_free()
         return self._at(START).to_json()
 
     def _at(self, phase: str, lsn: int = 0) -> CdcOffset:
@@ -112,10 +110,13 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, offset: CdcOffset) -> CdcOffset:
         if offset.phase == START:
+            # Nothing is planned yet, so a slot of this name is not this query's.
+            if self._options.snapshot_mode == "initial":
+                self._server.check_free()
             return self._at(SNAPSHOT)
         if self._options.snapshot_mode == "only":
             return offset
-        self._server.check_table()
+        self._server.check_tables()
         begin = offset.lsn if offset.phase == WAL else self._server.slot_lsn()
         end, has_changes = self._look(begin)
         if end <= begin:
@@ -157,7 +158,7 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_checked = True
         return True
 
-    def _check_slot(self, offset: CdcOffset) -> None:
+    def _check_name(self, offset: CdcOffset) -> None:
         if offset.slot != self._options.slot_name:
             raise DataLossError(
                 "SLOT_RENAMED",
@@ -165,6 +166,9 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint of this query is of slot '{offset.slot}'",
                 "Set option 'slot' back, or give the query a checkpointLocation of its own",
             )
+
+    def _check_slot(self, offset: CdcOffset) -> None:
+        self._check_name(offset)
         if self._options.snapshot_mode == "only" or offset.phase == START:
             return
         if offset.phase == SNAPSHOT:
@@ -180,6 +184,7 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         begin, until = CdcOffset.from_json(start), CdcOffset.from_json(end)
         server = self._server
+        self._check_name(until)
         if until.phase == SNAPSHOT:
             if begin.phase == SNAPSHOT:
                 return []
@@ -193,6 +198,9 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._has_checked:
             self._check_slot(begin)
             self._has_checked = True
+        # The first batch, run again, begins where the slot is: not after its own end.
+        if begin.lsn > until.lsn:
+            server.check_position(until.lsn, until.system)
         return [
             SlotPartition(
                 settings=server.settings,
@@ -231,7 +239,7 @@ class PostgresStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _metrics(self) -> str:
         # Of the last report: this thread must not use the connection of the other.
-        return render_metrics(self._measured, self._options.slot_name, self._options.table)
+        return render_metrics(self._measured, self._options.slot_name, self._options.subject)
 
     def stop(self) -> None:
         """Called when Spark ends this process in order."""

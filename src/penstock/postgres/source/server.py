@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock._core.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import PenstockError, ResourceError
-from penstock.postgres.catalog import has_relation, read_table
+from penstock.postgres.catalog import missing_relations, read_table, read_tables
 from penstock.postgres.connection import ConnectionSettings, connect_control
 from penstock.postgres.errors import is_transient
-from penstock.postgres.identifiers import quote_identifier
+from penstock.postgres.model import Table
 from penstock.postgres.options import PostgresCdcOptions, PostgresReadOptions
 from penstock.postgres.privileges import check_privileges
 from penstock.postgres.publication import (
@@ -38,7 +38,8 @@ from penstock.postgres.slot import (
 )
 from penstock.postgres.slot_position import check_position, check_usable
 from penstock.postgres.snapshot import plan_ranges, relation_leaves, snapshot_select
-from penstock.postgres.source.columns import TablePlan, plan_table
+from penstock.postgres.source.columns import plan_table, sent_columns
+from penstock.postgres.source.plans import ManyTables, OneTable, StreamPlan
 from penstock.postgres.source.task import SnapshotPartition
 from penstock.retry import Backoff
 
@@ -65,56 +66,59 @@ def connection_settings(options: PostgresReadOptions) -> ConnectionSettings:
 
 def load_plan(
     connection: psycopg.Connection[Any], options: PostgresCdcOptions
-) -> tuple[TablePlan, Publication | None]:
-    """Look the table and the publication up, and decide on the columns."""
+) -> tuple[StreamPlan, Publication | None]:
+    """Look the tables and the publication up, and decide on the columns."""
     facts = server_facts(connection)
-    table = read_table(connection, options.table)
     publication = read_publication(connection, options.publication_name, facts.version)
-    return plan_table(table, publication, facts.version, options), publication
-
-
-def snapshot_expressions(plan: TablePlan) -> list[str]:
-    """Write what is selected of each column."""
-    names = [quote_identifier(column.name) for column in plan.columns]
-    return [
-        f"{column.type.snapshot_sql(name)} AS {name}"
-        for column, name in zip(plan.columns, names, strict=True)
-    ] or ["NULL"]
+    if options.tables is None:
+        table = read_table(connection, str(options.table))
+        return OneTable(plan_table(table, publication, facts.version, options)), publication
+    tables = read_tables(connection, options.tables)
+    columns = tuple(
+        tuple(column.name for column in sent_columns(table, publication, facts.version))
+        for table in tables
+    )
+    return ManyTables(options.tables, tables, columns, options.meta_prefix), publication
 
 
 def snapshot_partitions(
     connection: psycopg.Connection[Any],
     options: PostgresCdcOptions,
-    plan: TablePlan,
+    plan: StreamPlan,
     publication: Publication | None,
     created: CreatedSlot | None,
     version: int,
 ) -> list[SnapshotPartition]:
-    """Cut the table into ranges, of which each is a task."""
+    """Cut the tables into ranges, of which each is a task."""
     most = options.snapshot_partitions or 2 * (os.cpu_count() or 1)
-    leaves = relation_leaves(connection, plan.table)
-    blocks = sum(leaf.blocks for leaf in leaves) or 1
-    published = publication.table(plan.table.oid) if publication is not None else None
+    leaves = [(table, leaf) for table in plan.tables for leaf in relation_leaves(connection, table)]
+    blocks = sum(leaf.blocks for _, leaf in leaves) or 1
     settings = connection_settings(options)
-    expressions = snapshot_expressions(plan)
     return [
         SnapshotPartition(
             settings=settings,
             plan=plan,
+            table=table,
             select=snapshot_select(
-                expressions,
+                plan.snapshot_expressions(table),
                 leaf.schema,
                 leaf.name,
                 block_range,
-                published.row_filter if published is not None else None,
+                row_filter(publication, table),
             ),
             snapshot_name=None if created is None else created.snapshot_name,
             lsn=None if created is None else created.consistent_lsn,
             version=version,
         )
-        for leaf in leaves
+        for table, leaf in leaves
         for block_range in plan_ranges(leaf.blocks, max(1, round(most * leaf.blocks / blocks)))
     ]
+
+
+def row_filter(publication: Publication | None, table: Table) -> str | None:
+    """Give the condition that a publication puts on the rows of a table."""
+    published = publication.table(table.oid) if publication is not None else None
+    return None if published is None else published.row_filter
 
 
 class StreamServer:
@@ -126,6 +130,8 @@ class StreamServer:
         self._settings = connection_settings(options)
         self._connection: psycopg.Connection[Any] | None = None
         self._created: CreatedSlot | None = None
+        # Of the snapshot that is being read.
+        self._ranges: list[SnapshotPartition] | None = None
         self.facts: ServerFacts = self._try(server_facts)
         check_can_stream(self.facts, needs_new_slot=False)
         self.plan, self._publication = self._try(lambda connection: load_plan(connection, options))
@@ -164,7 +170,7 @@ class StreamServer:
         Raises:
             PenstockError: a privilege, a setting or the publication is not as it has to be.
         """
-        options, table = self._options, self.plan.table
+        options, tables = self._options, self.plan.tables
         is_streaming = options.snapshot_mode != "only"
 
         def check(connection: psycopg.Connection[Any]) -> Publication | None:
@@ -172,32 +178,34 @@ class StreamServer:
             found = read_publication(connection, name, self.facts.version)
             check_privileges(
                 connection,
-                [table],
+                tables,
                 needs_replication=is_streaming,
                 needs_publication=is_streaming and found is None,
             )
             if not is_streaming:
                 return found
-            return ensure_publication(connection, name, [table], self.facts.version)
+            return ensure_publication(connection, name, tables, self.facts.version)
 
         self._publication = self._try(check)
 
-    def check_table(self) -> None:
-        """Check that the table is still the one that the query was started with.
+    def check_tables(self) -> None:
+        """Check that the tables are still those that the query was started with.
 
         Raises:
-            ResourceError: it was dropped, and perhaps made again: that is another table.
+            ResourceError: one was dropped, and perhaps made again: that is another table.
         """
-        table = self.plan.table
-        if not self._try(lambda connection: has_relation(connection, table.oid)):
-            raise ResourceError(
-                "TABLE_GONE",
-                f"Table '{table.full_name}'",
-                "was dropped while the query ran; one that was made again under its name is "
-                "another table to PostgreSQL, and not in the publication",
-                "Start a query with a new checkpointLocation and a new slot for the new table, and "
-                f"drop slot '{self._options.slot_name}', which holds WAL",
-            )
+        oids = [table.oid for table in self.plan.tables]
+        gone = self._try(lambda connection: missing_relations(connection, oids))
+        for table in self.plan.tables:
+            if table.oid in gone:
+                raise ResourceError(
+                    "TABLE_GONE",
+                    f"Table '{table.full_name}'",
+                    "was dropped while the query ran; one that was made again under its name is "
+                    "another table to PostgreSQL, and not in the publication",
+                    "Start a query with a new checkpointLocation and a new slot for the new table, "
+                    f"and drop slot '{self._options.slot_name}', which holds WAL",
+                )
 
     def slot(self) -> SlotState | None:
         """Look at the slot."""
@@ -245,10 +253,12 @@ class StreamServer:
     def begin_snapshot(self) -> list[SnapshotPartition]:
         """Make the slot anew, and cut the table as it is at the moment the stream begins.
 
-        A slot of an earlier attempt at the same batch is dropped: its snapshot is gone.
+        A slot of an earlier run of the same batch is dropped: its snapshot is gone. A query that
+        uses the stream twice (a self-join) asks twice, and gets the same.
         """
+        if self._ranges is not None:
+            return self._ranges
         options = self._options
-        self.end_snapshot()
         if options.snapshot_mode != "only":
             self._try(lambda connection: drop_slot(connection, options.slot_name))
             self._created = create_slot(
@@ -258,7 +268,7 @@ class StreamServer:
                 failover=options.failover_slot,
                 lock_timeout_seconds=options.lock_timeout,
             )
-        return self._try(
+        self._ranges = self._try(
             lambda connection: snapshot_partitions(
                 connection,
                 options,
@@ -268,9 +278,11 @@ class StreamServer:
                 self.facts.version,
             )
         )
+        return self._ranges
 
     def end_snapshot(self) -> None:
         """Let the snapshot go."""
+        self._ranges = None
         if self._created is not None:
             self._created.close()
             self._created = None

@@ -26,11 +26,10 @@ from penstock.postgres.connection import (
 from penstock.postgres.errors import is_transient, translated
 from penstock.postgres.identifiers import quote_identifier, quote_literal
 from penstock.postgres.lsn import format_lsn
+from penstock.postgres.model import Table
 from penstock.postgres.pgoutput import Decoder, Relation
 from penstock.postgres.snapshot import read_snapshot
-from penstock.postgres.source.columns import TablePlan
-from penstock.postgres.source.matching import match_columns
-from penstock.postgres.source.typed import typed_changes, typed_snapshot
+from penstock.postgres.source.plans import Places, StreamPlan
 from penstock.retry import Backoff
 
 _BATCH_BYTES = 8 * 2**20
@@ -41,7 +40,8 @@ class SnapshotPartition(InputPartition):
     """A range of a table's blocks. This class must be picklable."""
 
     settings: ConnectionSettings
-    plan: TablePlan
+    plan: StreamPlan
+    table: Table
     select: str
     # None: what is committed when the task runs.
     snapshot_name: str | None
@@ -55,7 +55,7 @@ class SlotPartition(InputPartition):
     """The transactions of a range of the WAL. This class must be picklable."""
 
     settings: ConnectionSettings
-    plan: TablePlan
+    plan: StreamPlan
     slot: str
     publication: str
     start_lsn: int
@@ -84,13 +84,13 @@ def _read_snapshot(partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:
         partition.settings,
         partition.snapshot_name,
         partition.select,
-        subject=f"Table '{plan.table.full_name}'",
+        subject=f"Table '{partition.table.full_name}'",
         session=untimed_session(partition.version),
         batch_bytes=_BATCH_BYTES,
     )
     for batch in batches:
         if batch.num_rows:
-            yield typed_snapshot(plan, batch, partition.lsn)
+            yield plan.snapshot_batch(partition.table, batch, partition.lsn)
 
 
 def peek_statement(partition: SlotPartition) -> str:
@@ -106,32 +106,28 @@ def peek_statement(partition: SlotPartition) -> str:
 
 def _read_slot(partition: SlotPartition) -> Iterator[pa.RecordBatch]:
     plan = partition.plan
-    places: dict[Relation, Sequence[int | None]] = {}
+    places: dict[Relation, Places] = {}
 
     def wanted(relation: Relation) -> bool:
-        # A table that was dropped and made again has another oid, and is another table.
-        if relation.oid != plan.table.oid:
-            return False
-        places[relation] = match_columns(
-            plan, relation, lambda names: _exist_now(partition, names), evolves=partition.evolves
+        found = plan.match(
+            relation,
+            lambda names: _exist_now(partition, relation, names),
+            evolves=partition.evolves,
         )
-        return True
+        if found is not None:
+            places[relation] = found
+        return found is not None
 
-    decoder = Decoder(
-        partition.start_lsn,
-        partition.end_lsn,
-        wanted,
-        lambda _relation: plan.table.primary_key,
-    )
+    decoder = Decoder(partition.start_lsn, partition.end_lsn, wanted, plan.primary_key)
     for batch in _peek(partition):
         for rows in decoder.feed(batch):
-            yield typed_changes(plan, rows, places[rows.relation])
+            yield plan.change_batch(rows, places[rows.relation])
     decoder.finish()
 
 
-def _exist_now(partition: SlotPartition, names: Sequence[str]) -> bool:
+def _exist_now(partition: SlotPartition, relation: Relation, names: Sequence[str]) -> bool:
     with closing(connect_control(partition.settings)) as connection:
-        return has_columns(connection, partition.plan.table.oid, names)
+        return has_columns(connection, relation.oid, names)
 
 
 def _peek(partition: SlotPartition) -> Iterator[pa.RecordBatch]:

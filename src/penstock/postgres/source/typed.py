@@ -33,15 +33,20 @@ def typed_changes(
         mask = rows.unchanged[place]
         if mask is not None:
             masks.append((column.name, mask))
-    arrays += [
+    arrays += change_meta(rows, masks)
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow_schema)
+
+
+def change_meta(rows: RelationRows, masks: Sequence[tuple[str, Bools]]) -> list[pa.Array]:
+    """Give the columns that tell of the changes, in the order of META."""
+    return [
         _OP_NAMES.take(pa.array(rows.op)),
         pa.array(rows.lsn.astype(np.int64)),
         pa.array(rows.ordinal),
         pa.array(rows.commit_time_us).cast(pa.timestamp("us", tz="UTC")),
         pa.array(rows.xid),
-        name_lists(masks, count),
+        name_lists(masks, len(rows)),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow_schema)
 
 
 def name_lists(masks: Sequence[tuple[str, Bools]], count: int) -> pa.ListArray:
@@ -60,13 +65,18 @@ def name_lists(masks: Sequence[tuple[str, Bools]], count: int) -> pa.ListArray:
 
 def typed_snapshot(plan: TablePlan, batch: pa.RecordBatch, lsn: int | None) -> pa.RecordBatch:
     """Turn rows of the snapshot, whose columns are those of the plan, into the same schema."""
-    count = batch.num_rows
-    position = pa.scalar(lsn, pa.int64())
     arrays = [
         column.type.from_snapshot(batch.column(index), f"{plan.table.full_name}.{column.name}")
         for index, column in enumerate(plan.columns)
     ]
-    arrays += [
+    arrays += snapshot_meta(batch.num_rows, lsn)
+    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow_schema)
+
+
+def snapshot_meta(count: int, lsn: int | None) -> list[pa.Array]:
+    """Give the columns that tell of the snapshot, in the order of META."""
+    position = pa.scalar(lsn, pa.int64())
+    return [
         pa.repeat(pa.scalar("snapshot"), count),
         pa.nulls(count, pa.int64()) if lsn is None else pa.repeat(position, count),
         # Before every change of the transaction that may begin at the same position.
@@ -75,4 +85,3 @@ def typed_snapshot(plan: TablePlan, batch: pa.RecordBatch, lsn: int | None) -> p
         pa.nulls(count, pa.int64()),
         name_lists([], count),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=plan.arrow_schema)

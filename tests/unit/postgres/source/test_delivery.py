@@ -9,9 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock.postgres.lsn import parse_lsn
-from tests.support.cdc import CRASHES, CrashError, Stream, source_table
+from tests.support.cdc import CRASHES, CrashError, Stream, source_table, to_executor
 
 Make = Callable[..., Stream]
 Db = psycopg.Connection[Any]
@@ -99,6 +100,19 @@ def test_a_snapshot_that_is_broken_off_is_taken_again(db: Db, stream: Stream, cr
     fill(db, 5, 5)
     assert ops(stream.run()) == [("insert", 5)]
     assert stream.table("id") == source_table(db, "orders", "id")
+
+
+def test_a_snapshot_that_is_planned_twice_is_the_same_one(db: Db, stream: Stream) -> None:
+    """So does Spark with a query that uses the stream twice, as in a self-join."""
+    fill(db, 1, 3)
+    reader = stream.start()
+    first = reader.initialOffset()
+    end = reader.latestOffset(first, ReadAllAvailable())
+    planned = [reader.partitions(first, end) for _ in range(2)]
+    fill(db, 4, 4)
+    for partitions in planned:
+        batches = [batch for one in partitions for batch in reader.read(to_executor(one))]
+        assert sorted(id for batch in batches for id in batch["id"].to_pylist()) == [1, 2, 3]
 
 
 def test_the_slot_is_advanced_after_the_commit_and_not_before(db: Db, stream: Stream) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.testing.postgres import PostgresServer, postgres_server
-from tests.support.cdc import Stream, source_table
+from tests.support.cdc import CrashError, Stream, source_table
 from tests.support.waiting import wait_for
 from tests.unit.postgres.source.conftest import ORDERS
 from tests.unit.postgres.source.test_delivery import fill, ops
@@ -135,6 +135,30 @@ def test_wal_that_was_removed_is_an_error_while_running_and_at_the_restart() -> 
     assert "SLOT" in running.value.code
     assert restarted.value.code.startswith("SLOT_")
     assert "max_slot_wal_keep_size" in str(restarted.value)
+
+
+def test_a_first_batch_without_snapshot_whose_slot_was_made_again_is_not_run_as_empty(
+    db: Db, make: Make
+) -> None:
+    """Where it began is in no log of Spark's, but its end is: and the new slot is after that."""
+    stream = make(snapshotMode="never")
+    assert stream.step() is None
+    fill(db, 1, 2)
+    with pytest.raises(CrashError):
+        stream.step("planned")
+    db.execute("SELECT pg_drop_replication_slot(%s)", [SLOT])
+    with pytest.raises(PenstockError) as caught:
+        stream.step()
+    assert caught.value.code == "SLOT_MOVED"
+
+
+def test_a_first_batch_is_not_run_again_with_another_slot(db: Db, stream: Stream) -> None:
+    with pytest.raises(CrashError):
+        stream.step("written")
+    stream.raw["slot"] = "another"
+    with pytest.raises(PenstockError) as caught:
+        stream.step()
+    assert caught.value.code == "SLOT_RENAMED"
 
 
 def test_the_name_of_a_slot_that_is_there_is_refused_at_the_first_start(
