@@ -27,7 +27,8 @@ CREATE TABLE items (
 _ROWS = """
 INSERT INTO items
 SELECT g, g %% 1000, 'item number ' || g, g / 7.0, timestamptz '2026-01-01' + g * interval '1 s',
-       g %% 2 = 0, g * 1.5, date '2026-01-01' + (g %% 365)::int, gen_random_uuid(), 'kind ' || g %% 20
+       g %% 2 = 0, g * 1.5, date '2026-01-01' + (g %% 365)::int, gen_random_uuid(),
+       'kind ' || g %% 20
   FROM generate_series(1, %s::int8) g
 """
 
