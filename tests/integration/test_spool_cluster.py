@@ -18,9 +18,9 @@ from tests.support.window_cluster import WINDOW_MS
 # A session with two executors starts here, and executors are replaced three times.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-PER_ROUND = 1500
+PER_ROUND = 800
 ROUNDS = 3
-BATCH = 100
+BATCH = 200
 # Three hours later: this message moves the watermark over all windows before it.
 LAST = 10_800_000
 
@@ -72,9 +72,9 @@ def test_windows_are_exact_though_executors_die(pubsub: Service, tmp_path: Path)
             done = len(output(tmp_path))
             pubsub.publish(topic, PER_ROUND, number * PER_ROUND)
             # Some batches of this round are through, and more are to come.
-            wait_until(lambda done=done: len(output(tmp_path)) >= done + 3, 120, state)
+            wait_until(lambda done=done: len(output(tmp_path)) >= done + 2, 120, state)
             cluster.descendants("CoarseGrainedExecutorBackend")[number % 2].kill()
-        wait_until(lambda: pubsub.emulator.counters(subscription).unacked == 0, 90, state)
+        wait_until(lambda: pubsub.emulator.counters(subscription).unacked == 0, 150, state)
         pubsub.publish(topic, 1, LAST)
         want = expected(ROUNDS * PER_ROUND)
         wait_until(lambda: len(windows(tmp_path)) >= len(want), 90, state)

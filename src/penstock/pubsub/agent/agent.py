@@ -143,6 +143,7 @@ class Agent:
             self._settler,
             self._suspects,
             self._clock,
+            self._margin_seconds,
         )
 
     def run(self, ready: Callable[[], None]) -> None:
@@ -155,7 +156,6 @@ class Agent:
         ready()
         # Agents of a large cluster start together; the service should not see them so.
         ended.wait(random.uniform(0.0, self._options.jitter))  # noqa: S311 - no secret
-        self._look_into_spool()
         self._pulling.start()
         self.report()
         while not ended.is_set() and self._parent.is_alive():
@@ -170,8 +170,8 @@ class Agent:
             self._trim_when_idle()
         self._end()
 
-    def _look_into_spool(self, keys: list[SpoolKey] | None = None) -> None:
-        """Know what is in some objects, or in all of them, before a message of theirs comes."""
+    def _look_into_spool(self, keys: list[SpoolKey]) -> None:
+        """Know what is in some objects before a message of theirs comes."""
         if self._spooler is None:
             return
         try:

@@ -117,14 +117,14 @@ class Link:
         """
         return protocol.Verdict(self._ask(partial(protocol.Claim, tick=tick, index=index)))
 
-    def ask_durable(self, tick: int, index: int, rows: int, size: int) -> bool:
-        """Announce an object that was written; False if its batch is over without it.
+    def ask_durable(self, tick: int, index: int, rows: int, size: int) -> protocol.Noted:
+        """Announce an object that was written.
 
         Raises:
             ConnectError: the coordinator does not answer.
         """
         make = partial(protocol.Durable, tick=tick, index=index, rows=rows, size=size)
-        return bool(self._ask(make))
+        return protocol.Noted(self._ask(make))
 
     def _ask(self, make: Callable[[int], Any]) -> Any:
         ask = next(self._asks)
@@ -183,10 +183,12 @@ class Link:
         try:
             # The coordinator greets first, so one message shows that the link was open.
             for payload in call:
-                if not is_open:
+                message = protocol.decode(payload)
+                self._receive(message)
+                # The greeting. What has to be known before anything is pulled came before it.
+                if not is_open and isinstance(message, protocol.Answer) and message.ask == 0:
                     is_open = True
                     self._events.on_open()
-                self._receive(protocol.decode(payload))
         except grpc.RpcError as exc:
             if exc.code() is grpc.StatusCode.UNAUTHENTICATED:
                 self.ended.set()

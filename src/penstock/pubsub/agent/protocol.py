@@ -98,6 +98,16 @@ class Verdict(enum.StrEnum):
     OVER = "over"
 
 
+class Noted(enum.StrEnum):
+    """What the coordinator says of an object that was written."""
+
+    NOTED = "noted"
+    # The batch is committed without it.
+    OVER = "over"
+    # The agent stood still meanwhile: its messages may be in another object by now.
+    STALE = "stale"
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """A task wants its rows, through the spool; answered by a decision."""
@@ -109,7 +119,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Durable:
-    """An object is written; acknowledged only after a yes."""
+    """An object is written; acknowledged only after it is noted."""
 
     ask: int
     tick: int
@@ -166,7 +176,7 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The coordinator's verdict on a claim."""
+    """The coordinator's verdict on a claim, or on an object that was written."""
 
     ask: int
     verdict: str

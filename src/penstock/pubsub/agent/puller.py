@@ -208,7 +208,8 @@ class Puller:
         now = self._clock.monotonic()
         passed = self._screen(received)
         # What may be with another agent by now is forgotten, like all that is not prolonged.
-        leased_until = now + self._limits.lease_seconds if is_timely else now
+        # And a response may have been on its way for as long as a standstill is not noticed.
+        leased_until = now + 0.9 * self._limits.lease_seconds if is_timely else now
         usable = self._reservoir.put(passed, now, leased_until)
         if usable:
             self.counters.last_message_at = now

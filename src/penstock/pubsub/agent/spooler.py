@@ -16,7 +16,7 @@ from penstock.errors import ConnectError, PenstockError, SpoolError
 from penstock.pubsub.agent.batches import joined
 from penstock.pubsub.agent.leases import Settler
 from penstock.pubsub.agent.link import Link
-from penstock.pubsub.agent.protocol import Found, GaveUp, Verdict
+from penstock.pubsub.agent.protocol import Found, GaveUp, Noted, Verdict
 from penstock.pubsub.agent.reservoir import HeldDelivery, Reservoir
 from penstock.pubsub.agent.suspects import Suspects
 from penstock.pubsub.spool.format import BrokenObjectError, SpoolKey
@@ -44,7 +44,21 @@ class Spooler:
         settler: Settler,
         suspects: Suspects,
         clock: Clock,
+        margin_seconds: float = 0.0,
     ) -> None:
+        """Prepare.
+
+        Args:
+            store: where objects are.
+            spool: the id of this query's.
+            reservoir: where messages are.
+            link: to the coordinator.
+            settler: who acknowledges.
+            suspects: messages that are in an object already.
+            clock: of the leases.
+            margin_seconds: a lease must last for so long when an object is begun, so that a moment
+                in which this process stands still is noticed before another has the messages.
+        """
         self._store = store
         self._spool = spool
         self._reservoir = reservoir
@@ -52,6 +66,7 @@ class Spooler:
         self._settler = settler
         self._suspects = suspects
         self._clock = clock
+        self._margin_seconds = margin_seconds
 
     def fetch(self, key: SpoolKey, take: Callable[[], HeldDelivery]) -> list[pa.RecordBatch]:
         """Give a task its rows: those of the object, which is written if there is none.
@@ -82,7 +97,8 @@ class Spooler:
 
     def _write(self, key: SpoolKey, delivery: HeldDelivery) -> list[pa.RecordBatch] | None:
         batches = list(joined(piece.rows for piece in delivery.pieces))
-        if not self._reservoir.is_leased(delivery.number, self._clock.monotonic()):
+        needed = self._clock.monotonic() + self._margin_seconds
+        if not self._reservoir.is_leased(delivery.number, needed):
             # We stood still: these messages may be in another object by now.
             self._reservoir.settle(delivery.number)
             return None
@@ -100,11 +116,18 @@ class Spooler:
             size = sum(batch.nbytes for batch in stored)
             self._link.tell(Found(key.tick, key.index, rows, size))
             return stored
-        if not self._note(key, delivery.rows, size):
+        noted = self._note(key, delivery.rows, size)
+        if noted is Noted.OVER:
             # Nobody waits for it: without this object the batch was complete.
             self._store.delete(self._spool, [key])
             self._reservoir.put_back(delivery.number)
             raise BatchOverError
+        if noted is Noted.STALE:
+            # Nobody knows of it: the claim is ours until we give it up.
+            self._store.delete(self._spool, [key])
+            self._reservoir.settle(delivery.number)
+            self._link.tell(GaveUp(key.tick, key.index))
+            return None
         self._reservoir.end_read(delivery.number)
         self._settler.acknowledge_object(delivery.number, key, delivery.rows)
         return batches
@@ -121,7 +144,7 @@ class Spooler:
                 size = self._store.create(self._spool, key, batches)
         return size
 
-    def _note(self, key: SpoolKey, rows: int, size: int) -> bool:
+    def _note(self, key: SpoolKey, rows: int, size: int) -> Noted:
         """Tell the coordinator; while it cannot be reached the messages stay under lease."""
         while True:
             try:
@@ -148,14 +171,14 @@ class Spooler:
             "which gives these messages up",
         )
 
-    def load(self, keys: list[SpoolKey] | None = None) -> None:
-        """Look out for the messages of some objects, or of every one that is there.
+    def load(self, keys: list[SpoolKey]) -> None:
+        """Look out for the messages of some objects.
+
+        Only of those that the coordinator names: one that nobody has noted may be taken away again.
 
         Raises:
             SpoolError: the spool cannot be read.
         """
-        if keys is None:
-            keys = [found.key for found in self._store.list(self._spool)]
         for key in keys:
             self._load(key)
 

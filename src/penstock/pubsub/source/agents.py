@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,9 @@ class Agent:
     # When it last said something, by the loop's clock; and whether we have ended its link.
     heard_at: float = 0.0
     is_hung_up: bool = False
+    # When it was last found to have been quiet for long; and whether it is so now.
+    quiet_at: float = -math.inf
+    is_quiet: bool = False
     _task: asyncio.Task[Any] | None = None
     _sender: asyncio.Task[None] | None = None
 

@@ -59,8 +59,19 @@ class Coordinator:
         committed: int = 0,
         spool: SpoolKeeper | None = None,
         silence_seconds: float = 10.0,
+        quiet_seconds: float = 6.0,
     ) -> None:
+        """Prepare.
+
+        Args:
+            committed: the newest batch that is committed.
+            spool: where batches are kept, if they are.
+            silence_seconds: an agent that says nothing for so long is let go of.
+            quiet_seconds: one that says nothing for so long may have lost leases: well below the
+                duration of a lease.
+        """
         self._silence_seconds = silence_seconds
+        self._quiet_seconds = quiet_seconds
         self.token = secrets.token_urlsafe(32)
         self.port = 0
         self._ledger = Ledger(committed)
@@ -117,11 +128,27 @@ class Coordinator:
     async def _watch_agents(self) -> None:
         """Let go of agents that say nothing any more, though their connection stands."""
         while True:
-            await asyncio.sleep(self._silence_seconds / 4)
+            await asyncio.sleep(min(self._silence_seconds, self._quiet_seconds) / 4)
             for agent in list(self._agents.values()):
-                if self._loop.time() - agent.heard_at > self._silence_seconds:
+                quiet_seconds = self._loop.time() - agent.heard_at
+                if quiet_seconds > self._quiet_seconds and not agent.is_quiet:
+                    self._be_quiet(agent)
+                if quiet_seconds > self._silence_seconds and not agent.is_hung_up:
                     _LOG.warning("the agent %s is silent", agent.name)
                     agent.hang_up()
+
+    def _be_quiet(self, agent: Agent) -> None:
+        """Let the others look out for what an agent that may stand still has not acknowledged."""
+        agent.is_quiet, agent.quiet_at = True, self._loop.time()
+        if self._spool is not None:
+            self._suspect(self._spool.ledger.suspect_agent(agent.name, time.time()))
+
+    def _hear(self, agent: Agent) -> None:
+        """Note that an agent says something, and whether it was quiet before."""
+        now = self._loop.time()
+        if now - agent.heard_at > self._quiet_seconds:
+            self._be_quiet(agent)
+        agent.heard_at, agent.is_quiet = now, False
 
     def stop(self) -> None:
         """Tell the agents to end, and close; once more does nothing."""
@@ -256,10 +283,11 @@ class Coordinator:
                 message = protocol.decode(payload)
                 if agent is None:
                     agent = self._welcome(message)
+                    agent.heard_at = self._loop.time()
                     agent.open(context)
                 else:
+                    self._hear(agent)
                     self._apply(agent, message)
-                agent.heard_at = self._loop.time()
                 async with self._changed:
                     self._changed.notify_all()
         except WireError as exc:
@@ -350,10 +378,13 @@ class Coordinator:
         key = SpoolKey(message.tick, message.index)
         if isinstance(message, protocol.Claim):
             agent.served_tick = max(agent.served_tick, key.tick)
-            agent.outbox.put_nowait(Decision(message.ask, ledger.claim(agent.name, key)))
+            verdict = ledger.claim(agent.name, key, self._loop.time())
+            agent.outbox.put_nowait(Decision(message.ask, verdict))
         else:
-            noted = ledger.durable(agent.name, key, message.rows, message.size, time.time())
-            agent.outbox.put_nowait(Answer(message.ask, noted))
+            noted = ledger.durable(
+                agent.name, key, message.rows, message.size, time.time(), agent.quiet_at
+            )
+            agent.outbox.put_nowait(Decision(message.ask, noted))
 
     def _note_spool(
         self, agent: Agent, message: protocol.GaveUp | protocol.Found | protocol.Acked

@@ -46,7 +46,9 @@ class Planning:
         # A lease that nobody prolongs has half of its time left at least: an agent that is gone is
         # noticed, and the others have learnt what it may have left, before its messages come again.
         self.coordinator = Coordinator(
-            spool=self.spool, silence_seconds=max(2.0, options.lease_duration / 6)
+            spool=self.spool,
+            silence_seconds=max(2.0, options.lease_duration / 6),
+            quiet_seconds=options.lease_duration / 10,
         )
         self.coordinator.start()
         host = options.coordinator_host or _own_address()

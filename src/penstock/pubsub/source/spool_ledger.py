@@ -3,8 +3,8 @@
 The rule that keeps batches exact: an object is the content of its task, once and for all. One agent
 at a time may write it; it is acknowledged when it is there; it is removed when its batch is
 committed AND the service has confirmed every acknowledgement. Where that is not sure, because an
-agent died, the object's messages are suspects: an agent that gets one again acknowledges and drops
-it, and the object stays for a while.
+agent died or stood still, the object's messages are suspects: an agent that gets one again
+acknowledges and drops it, and the object stays for a while.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from penstock.pubsub.agent.protocol import Verdict
+from penstock.pubsub.agent.protocol import Noted, Verdict
 from penstock.pubsub.spool.format import SpoolKey
 
 
@@ -20,6 +20,8 @@ from penstock.pubsub.spool.format import SpoolKey
 class _Entry:
     # Who may write it, or has written it; None: whoever asks next.
     agent: str | None
+    # Since when, by the coordinator's clock.
+    claimed_at: float = 0.0
     rows: int = 0
     size: int = 0
     written_at: float = 0.0
@@ -73,17 +75,17 @@ class SpoolLedger:
         # How many rows it has is not known; that there is something to commit is.
         self._rows_by_tick[key.tick] += 1
 
-    def claim(self, agent: str, key: SpoolKey) -> Verdict:
-        """Decide what an agent does whose task asks for its rows."""
+    def claim(self, agent: str, key: SpoolKey, at: float) -> Verdict:
+        """Decide what an agent does whose task asks for its rows, at a time of the loop's clock."""
         if key.tick <= self.committed:
             return Verdict.OVER
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(agent)
+            entry = self._entries[key] = _Entry(agent, at)
         if entry.is_durable:
             return Verdict.REPLAY
         if entry.agent is None:
-            entry.agent = agent
+            entry.agent, entry.claimed_at = agent, at
         return Verdict.WRITE if entry.agent == agent else Verdict.WAIT
 
     def give_up(self, agent: str, key: SpoolKey) -> None:
@@ -92,14 +94,29 @@ class SpoolLedger:
         if entry is not None and entry.agent == agent and not entry.is_durable:
             entry.agent = None
 
-    def durable(self, agent: str, key: SpoolKey, rows: int, size: int, now: float) -> bool:
-        """Note that an agent has written an object; False if its batch is over without it."""
+    def durable(
+        self, agent: str, key: SpoolKey, rows: int, size: int, now: float, quiet_at: float
+    ) -> Noted:
+        """Note that an agent has written an object.
+
+        Args:
+            agent: who has written it.
+            key: which it is.
+            rows: how many it has.
+            size: its bytes.
+            now: by the wall clock.
+            quiet_at: when the agent was last quiet for long, by the loop's clock. If that was after
+                it began, the leases of the messages may have ended before they were written here.
+        """
         if key.tick <= self.committed:
-            return False
-        entry = self._entries.setdefault(key, _Entry(agent))
+            return Noted.OVER
+        entry = self._entries.setdefault(key, _Entry(agent, quiet_at + 1))
+        # Only where the claim was its own all the time does nobody else know of the object.
+        if not entry.is_durable and entry.agent == agent and entry.claimed_at <= quiet_at:
+            return Noted.STALE
         entry.agent = agent
         self._be_durable(key, entry, rows, size, now)
-        return True
+        return Noted.NOTED
 
     def found(self, key: SpoolKey, rows: int, size: int, now: float) -> bool:
         """Note that an object was there whose writer was never heard of; True if that is new."""
@@ -144,6 +161,20 @@ class SpoolLedger:
             else:
                 entry.agent = None
         return suspects
+
+    def suspect_agent(self, agent: str, now: float) -> list[SpoolKey]:
+        """Note that an agent is quiet: what it has not acknowledged yet may come to others."""
+        found = [
+            key
+            for key, entry in self._entries.items()
+            if entry.agent == agent
+            and entry.is_durable
+            and not entry.is_acked
+            and entry.suspect_at is None
+        ]
+        for key in found:
+            self._entries[key].suspect_at = now
+        return found
 
     def suspects(self) -> list[SpoolKey]:
         """List the objects that an agent which has just come has to know."""

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -15,14 +16,20 @@ from penstock.pubsub.agent.link import Link, LinkEvents
 from penstock.pubsub.agent.protocol import (
     Fatal,
     GaveBack,
+    GaveUp,
     Hello,
+    Noted,
     Order,
     Release,
     Settled,
     Status,
     Suspect,
+    Verdict,
 )
 from penstock.pubsub.source.coordinator import Coordinator
+from penstock.pubsub.source.spool_keeper import SpoolKeeper
+from penstock.pubsub.spool.format import SpoolKey
+from penstock.pubsub.spool.store import SpoolStore
 from tests.support.waiting import wait_for
 
 
@@ -94,11 +101,15 @@ def relay(coordinator: Coordinator) -> Iterator[Relay]:
 class AgentEnd:
     """A link as an agent has it, with what it was told."""
 
-    def __init__(self, port: int, token: str, silence_seconds: float = 20.0) -> None:
+    def __init__(
+        self, port: int, token: str, silence_seconds: float = 20.0, name: str = "one"
+    ) -> None:
         self.orders: list[Order] = []
         self.lost = 0
-        hello = Hello("one", "host", 7, 2, False)
+        hello = Hello(name, "host", 7, 2, False)
+        # And how many suspects were known by then.
         self.opened = 0
+        self.known_when_opened = 0
         self.released: list[Release] = []
         self.suspects: list[Suspect] = []
         events = LinkEvents(
@@ -112,6 +123,7 @@ class AgentEnd:
         self.link.start()
 
     def _on_open(self) -> None:
+        self.known_when_opened = len(self.suspects)
         self.opened += 1
 
     def _on_lost(self) -> None:
@@ -330,3 +342,45 @@ def test_a_fatal_error_reaches_the_query_with_the_agents_log(
         coordinator.raise_fatal()
     assert "the last line" in str(caught.value)
     assert "process 7" in str(caught.value)
+
+
+@pytest.fixture
+def spooled(tmp_path: Path) -> Iterator[Coordinator]:
+    keeper = SpoolKeeper(SpoolStore(str(tmp_path)), "projects/p/subscriptions/s", 60.0)
+    made = Coordinator(spool=keeper, silence_seconds=30.0, quiet_seconds=0.3)
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_suspects_are_known_before_anything_is_pulled(spooled: Coordinator) -> None:
+    assert spooled._spool is not None
+    spooled._spool.ledger.restore(SpoolKey(1, 0), 1, 0.0, 0.0)
+    agent = AgentEnd(spooled.port, spooled.token)
+    try:
+        wait_for(lambda: agent.opened)
+        assert agent.known_when_opened == 1
+    finally:
+        agent.close()
+
+
+def test_what_a_quiet_agent_has_written_is_suspect_to_the_others(spooled: Coordinator) -> None:
+    """It may stand still: before its leases end, the others know what it has not acknowledged."""
+    quiet = AgentEnd(spooled.port, spooled.token)
+    other = AgentEnd(spooled.port, spooled.token, name="two")
+    try:
+        wait_for(lambda: quiet.opened and other.opened)
+        assert quiet.link.ask_claim(1, 0) is Verdict.WRITE
+        assert quiet.link.ask_durable(1, 0, 5, 50) is Noted.NOTED
+        assert quiet.link.ask_claim(1, 1) is Verdict.WRITE
+        # It says nothing any more. The other one does.
+        wait_for(lambda: (other.link.tell(Status()), other.suspects)[1])
+        assert other.suspects == [Suspect([[1, 0]])]
+        # What it was writing meanwhile is not taken.
+        assert quiet.link.ask_durable(1, 1, 5, 50) is Noted.STALE
+        quiet.link.tell(GaveUp(1, 1))
+        assert quiet.link.ask_claim(1, 1) is Verdict.WRITE
+        assert quiet.link.ask_durable(1, 1, 5, 50) is Noted.NOTED
+    finally:
+        quiet.close()
+        other.close()

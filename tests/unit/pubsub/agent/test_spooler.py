@@ -12,7 +12,7 @@ import pytest
 
 from penstock._core.clock import ManualClock
 from penstock.errors import ConnectError, SpoolError
-from penstock.pubsub.agent.protocol import Found, GaveUp, Verdict
+from penstock.pubsub.agent.protocol import Found, GaveUp, Noted, Verdict
 from penstock.pubsub.agent.reservoir import HeldDelivery, Reservoir
 from penstock.pubsub.agent.spooler import BatchOverError, Spooler
 from penstock.pubsub.agent.suspects import Suspects
@@ -28,15 +28,15 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
-        self.durable: list[bool | Exception] = []
+        self.durable: list[Noted | Exception] = []
         self.told: list[Any] = []
         self.ended = threading.Event()
 
     def ask_claim(self, tick: int, index: int) -> Verdict:
         return self.verdicts.pop(0) if self.verdicts else Verdict.WRITE
 
-    def ask_durable(self, tick: int, index: int, rows: int, size: int) -> bool:
-        answer = self.durable.pop(0) if self.durable else True
+    def ask_durable(self, tick: int, index: int, rows: int, size: int) -> Noted:
+        answer = self.durable.pop(0) if self.durable else Noted.NOTED
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -68,6 +68,7 @@ class Parts:
         self.link = FakeLink()
         self.settler = FakeSettler()
         self.suspects = Suspects(60.0)
+        self.clock = ManualClock()
         self.spooler = Spooler(
             self.store,
             "id",
@@ -75,7 +76,7 @@ class Parts:
             self.link,  # type: ignore[arg-type]
             self.settler,  # type: ignore[arg-type]
             self.suspects,
-            ManualClock(),
+            self.clock,
         )
 
     def take(self) -> HeldDelivery:
@@ -121,6 +122,36 @@ def test_messages_that_may_be_with_another_are_not_written(parts: Parts) -> None
 
     batches = parts.spooler.fetch(KEY, take)
     assert [row for batch in batches for row in batch.column("message_id").to_pylist()] == ["3"]
+
+
+def test_an_object_written_in_a_standstill_is_taken_away_and_written_anew(parts: Parts) -> None:
+    """Its messages are forgotten without a word to the service: others may have them."""
+    parts.link.durable = [Noted.STALE]
+    taken: list[HeldDelivery] = []
+
+    def take() -> HeldDelivery:
+        if taken:
+            parts.reservoir.put(received([3]), 0.0, math.inf)
+        taken.append(parts.take())
+        return taken[-1]
+
+    batches = parts.spooler.fetch(KEY, take)
+    assert [row for batch in batches for row in batch.column("message_id").to_pylist()] == ["3"]
+    assert parts.link.told == [GaveUp(KEY.tick, KEY.index)]
+    assert [rows for _, _, rows in parts.settler.objects] == [1]
+    stored = parts.store.read("id", KEY)
+    assert stored is not None
+    assert sum(batch.num_rows for batch in stored) == 1
+
+
+def test_an_object_is_not_begun_with_leases_that_end_soon(parts: Parts) -> None:
+    parts.spooler._margin_seconds = 10.0
+    first = parts.take()
+    for piece in first.pieces:
+        piece.leased_until = parts.clock.monotonic() + 9.0
+    waiting = [first]
+    batches = parts.spooler.fetch(KEY, lambda: waiting.pop() if waiting else parts.take())
+    assert sum(batch.num_rows for batch in batches) == 0
 
 
 def test_nothing_is_written_for_a_batch_that_is_over(parts: Parts) -> None:
@@ -180,7 +211,7 @@ def test_a_wait_ends_with_the_agent(parts: Parts) -> None:
 
 def test_a_batch_that_ended_meanwhile_leaves_nothing_behind(parts: Parts) -> None:
     """Its messages are not in the batch, so the object must not make them suspects."""
-    parts.link.durable = [False]
+    parts.link.durable = [Noted.OVER]
     with pytest.raises(BatchOverError):
         parts.fetch()
     assert parts.store.read("id", KEY) is None
@@ -190,7 +221,7 @@ def test_a_batch_that_ended_meanwhile_leaves_nothing_behind(parts: Parts) -> Non
 
 def test_messages_stay_under_lease_while_the_coordinator_is_away(parts: Parts) -> None:
     gone = ConnectError("X", "the coordinator", "is gone", "wait")
-    parts.link.durable = [gone, gone, True]
+    parts.link.durable = [gone, gone, Noted.NOTED]
     assert parts.fetch() == ["1", "2"]
     assert parts.settler.objects == [(1, KEY, 2)]
 
@@ -233,7 +264,9 @@ def test_objects_of_others_are_looked_out_for(parts: Parts) -> None:
     parts.store.create("id", SpoolKey(3, 1), [received([9]).rows])
     broken = Path(parts.store.location) / "id" / SpoolKey(3, 2).name
     broken.write_bytes(b"half")
-    parts.spooler.load()
+    parts.store.create("id", SpoolKey(3, 3), [received([10]).rows])
+    # Nobody has noted the last one: its writer may take it away again.
+    parts.spooler.load([SpoolKey(3, index) for index in range(3)])
     # One was in the buffer already.
     assert acks(parts.settler.dropped) == [2]
     _, dropped = parts.suspects.split(received([8, 9, 10]))
