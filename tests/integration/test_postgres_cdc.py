@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Db = psycopg.Connection[Any]
 # The machine may be busy.
 PATIENCE = 120.0
+# 100,000 of them are more than all buffers between the server and a task hold.
+LONG = "x" * 900
 
 
 @pytest.fixture
@@ -100,7 +103,7 @@ def query(spark: SparkSession, url: str, db: Db, tmp_path: Path) -> Iterator[Que
 
 def fill(db: Db, first: int, last: int, name: str = "n") -> None:
     db.execute(
-        "INSERT INTO orders SELECT g, %s || g, g / 4.0, date '2026-01-31' + g::int % 1000"
+        "INSERT INTO orders SELECT g, %s || g, g / 4.0, date '2026-01-31' + g::int %% 1000"
         " FROM generate_series(%s::int8, %s) g",
         [name, first, last],
     )
@@ -169,8 +172,9 @@ def test_a_stream_has_the_snapshot_then_the_changes_and_measures_itself(
     assert assert_same_table(db, "orders", changes, ["id"]) == 2
 
     def measured() -> dict[str, Any]:
-        source = query.running.lastProgress["sources"][0]
-        return dict(source["latestOffset"])
+        seen = query.running.lastProgress
+        found: dict[str, Any] = json.loads(seen["sources"][0]["latestOffset"]) if seen else {}
+        return found
 
     query.wait(lambda: "planned" in measured())
     seen = measured()
@@ -228,10 +232,9 @@ def test_a_query_goes_on_when_connections_and_server_go_away(
 
     (query.folder / "gate-0-0").unlink()
     gate.touch()
-    # More than all buffers between the server and the task hold.
     with db.transaction():
         db.execute("UPDATE orders SET name = repeat(name, 200)")
-        fill(db, 11, 150_000, "x" * 400)
+        fill(db, 11, 100_000, LONG)
     query.wait((query.folder / "gate-0-0").exists)
     reads = "state = 'active' AND query LIKE 'COPY%peek_binary_changes%'"
     wait_until(lambda: terminate(db, reads), PATIENCE)
@@ -249,8 +252,8 @@ def test_a_query_goes_on_when_connections_and_server_go_away(
     assert query.running.runId == run
     with postgres.connect(name) as again:
         changes = sink_rows(query.folder)
-        assert assert_same_table(again, "orders", changes, ["id"]) == 150_020
-        assert len(changes) == 150_030
+        assert assert_same_table(again, "orders", changes, ["id"]) == 100_020
+        assert len(changes) == 100_030
 
 
 def test_a_snapshot_whose_connection_is_lost_is_taken_again_at_the_restart(
@@ -287,10 +290,8 @@ def test_nothing_stays_on_the_server_if_so_wanted(db: Db, query: Query) -> None:
     query.wait_snapshot()
     assert kept(db) == (1, 1)
     (query.folder / "gate").touch()
-    fill(db, 1, 100_000, "x" * 400)
-    busy = "SELECT active FROM pg_replication_slots WHERE database = current_database()"
+    fill(db, 1, 100_000, LONG)
     query.wait((query.folder / "gate-0-0").exists)
-    query.wait(lambda: db.execute(busy).fetchone() == (True,))
     query.stop()
     wait_until(lambda: kept(db) == (0, 0), 30, lambda: kept(db))
 
@@ -307,9 +308,17 @@ def test_a_large_snapshot_under_writes_and_the_stream_are_one_table(
 def test_kills_of_the_driver_under_load_lose_nothing_and_double_nothing(
     postgres: PostgresServer, url: str, db: Db, tmp_path: Path
 ) -> None:
-    """pgbench on six tables, a query on each; rebuilt from the streams they equal their source."""
+    """pgbench on several tables, a query on three; rebuilt from the streams they are the same."""
     db.execute("DROP TABLE orders")
-    figures = run_with_kills(postgres, db.info.dbname, tmp_path, seconds=15, kills=2, rate=200)
+    figures = run_with_kills(
+        postgres,
+        db.info.dbname,
+        tmp_path,
+        seconds=15,
+        kills=2,
+        rate=150,
+        tables=("orders", "items", "pgbench_history"),
+    )
     assert figures.kills == 2
     # The two that were held.
     assert figures.replays >= 2

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock._core.clock import SYSTEM_CLOCK, Clock
-from penstock.errors import PenstockError, ResourceError
+from penstock.errors import ConnectError, PenstockError, ResourceError
 from penstock.postgres.catalog import missing_relations, read_table, read_tables
 from penstock.postgres.connection import ConnectionSettings, connect_control
 from penstock.postgres.errors import is_transient
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     import psycopg
 
 _LOG = logging.getLogger(__name__)
+# Spark gives the process of a stopped query a little time only.
+_DROP_SECONDS = 12.0
 Value = TypeVar("Value")
 
 
@@ -354,8 +356,23 @@ class StreamServer:
         options = self._options
         self.end_snapshot()
         with closing(connect_control(self._settings)) as connection:
-            drop_slot(connection, options.slot_name)
+            self._drop_slot(connection)
             drop_publication(connection, options.publication_name)
+
+    def _drop_slot(self, connection: psycopg.Connection[Any]) -> None:
+        """Drop the slot; a task that Spark is about to end may still read it."""
+        end = self._clock.monotonic() + _DROP_SECONDS
+        for wait in Backoff(first_seconds=0.1, longest_seconds=1.0):
+            try:
+                drop_slot(connection, self._options.slot_name)
+            except ConnectError as exc:
+                cause = exc.__cause__
+                is_passing = cause is not None and is_transient(cause)
+                if not is_passing or self._clock.monotonic() + wait > end:
+                    raise
+                self._clock.wait(wait)
+            else:
+                return
 
     def close(self) -> None:
         """Leave the server; slot and publication stay."""

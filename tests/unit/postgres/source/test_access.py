@@ -103,7 +103,7 @@ def test_a_server_that_is_not_there_is_an_error_within_seconds() -> None:
         ({"table": "public.order"}, "orders"),
         ({"slot": "Not-Allowed"}, "slot"),
         ({"snapshotMode": "sometimes"}, "initial"),
-        ({"tabel": "x"}, "table"),
+        ({"tabble": "x"}, "table"),
     ],
 )
 def test_wrong_options_are_named(db: Db, make: Make, options: dict[str, str], word: str) -> None:

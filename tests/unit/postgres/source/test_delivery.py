@@ -112,7 +112,7 @@ def test_a_snapshot_that_is_planned_twice_is_the_same_one(db: Db, stream: Stream
     fill(db, 4, 4)
     for partitions in planned:
         batches = [batch for one in partitions for batch in reader.read(to_executor(one))]
-        assert sorted(id for batch in batches for id in batch["id"].to_pylist()) == [1, 2, 3]
+        assert sorted(n for batch in batches for n in batch["id"].to_pylist()) == [1, 2, 3]
 
 
 def test_the_slot_is_advanced_after_the_commit_and_not_before(db: Db, stream: Stream) -> None:
