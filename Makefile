@@ -4,6 +4,8 @@
 
 VENV ?= .venv
 ARGS ?=
+# Processes that run tests. More than two cores do not need more: Spark's tests take several each.
+JOBS ?= 2
 # The first of these that is new enough. Give a path to choose: make test PYTHON=/opt/py/bin/python3
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
@@ -24,11 +26,11 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' \
 		$(firstword $(MAKEFILE_LIST))
 
-demo: java ## Watch events go through Spark into Pub/Sub and back, on this machine alone
+demo: java ## Watch events go through Pub/Sub and changes out of PostgreSQL, on this machine alone
 	@$(BIN)/penstock demo $(ARGS)
 
 test: java ## Run all tests (choose with ARGS="-k name")
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(INSTALLED) ## Check style, types and spelling; changes nothing
 	$(BIN)/ruff check $(PRESENT)

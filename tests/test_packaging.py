@@ -56,7 +56,7 @@ def test_wheel_is_pure(wheel: Path, names: list[str]) -> None:
 
 def test_wheel_registers_only_formats_that_exist(names: list[str]) -> None:
     shims = [name for name in names if name.startswith("pyspark_")]
-    assert shims == ["pyspark_penstock_pubsub.py"]
+    assert shims == ["pyspark_penstock_postgres_cdc.py", "pyspark_penstock_pubsub.py"]
 
 
 def test_wheel_tells_type_checkers(names: list[str]) -> None:
@@ -91,7 +91,7 @@ def test_core_installs_no_sdk(metadata: Message) -> None:
 
 def test_extras_are_the_documented_ones(metadata: Message) -> None:
     extras = set(metadata.get_all("Provides-Extra") or [])
-    assert extras == {"all", "emulator", "java", "pubsub", "spool"}
+    assert extras == {"all", "emulator", "java", "postgres", "postgres-server", "pubsub", "spool"}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in sorted(extras) if f"penstock[{name}]" not in readme] == []
 

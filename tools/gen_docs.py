@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from penstock.cli.options_table import Format, markdown_page
+from penstock.postgres.types.docs import types_page
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,7 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def pages() -> dict[Path, str]:
     """Render every generated page: its path in the repository, and its text."""
     folder = Path("docs/reference/options")
-    return {folder / f"{name.value}.md": markdown_page(name) for name in Format}
+    options = {folder / f"{name.value}.md": markdown_page(name) for name in Format}
+    return {**options, Path("docs/postgres-types.md"): types_page()}
 
 
 def outdated(root: Path) -> list[Path]:

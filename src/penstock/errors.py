@@ -4,13 +4,14 @@
     |-- OptionError (also a ValueError)   an option is unknown, missing or wrong
     |-- MissingExtraError                 an optional dependency is not installed
     |-- SchemaError                       the DataFrame's columns do not fit the sink
-    |-- RowError                          one row's value cannot be sent as it is
+    |-- RowError                          one row's value has no place on the other side
     |-- AccessError                       credentials or permissions
     |-- ResourceError                     a topic or subscription is missing or unfit
     |-- ConnectError                      the service cannot be reached, or not in time
     |-- WriteRejectedError                the service refused a write for good
     |-- WireError                         bytes that are not the protocol we speak
     |-- CheckpointError                   a checkpoint that this query cannot go on from
+    |-- DataLossError                     what a query has to read next is not there any more
     |-- SpoolError                        a spool that cannot be used, or not by this query
     `-- AgentError                        an executor's agent cannot go on
 
@@ -49,7 +50,7 @@ class SchemaError(PenstockError):
 
 
 class RowError(PenstockError):
-    """A row holds a value that the service would never accept."""
+    """A row holds a value that the other side can never have."""
 
 
 class AccessError(PenstockError):
@@ -74,6 +75,10 @@ class WireError(PenstockError):
 
 class CheckpointError(PenstockError):
     """A checkpoint is not of this source, or of a later version."""
+
+
+class DataLossError(PenstockError):
+    """What a query has to read next is not there any more."""
 
 
 class SpoolError(PenstockError):

@@ -9,9 +9,11 @@ import typer
 from penstock.errors import missing_extra
 
 HELP = (
-    "Watch events go through Spark into Pub/Sub and back, on this machine alone.\n\n"
-    "Starts the embedded Pub/Sub emulator and a local Spark, streams sample events into a topic, "
-    "reads them back, checks the numbers, and removes everything it made. Needs no account."
+    "Watch events go through Spark into Pub/Sub and back, and changes out of PostgreSQL, on this "
+    "machine alone.\n\n"
+    "Starts the embedded Pub/Sub emulator, a PostgreSQL and a local Spark, streams sample events "
+    "into a topic, reads them back, follows a table, checks the numbers, and removes everything it "
+    "made. Needs no account."
 )
 EPILOG = "[bold]Examples:[/bold]\n\npenstock demo\n\npenstock demo --messages 200000"
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.options import OptionInfo, Options
+from penstock.postgres.options import PostgresCdcOptions, PostgresReadOptions
 from penstock.pubsub.options import PubSubReadOptions, PubSubSinkOptions
 from penstock.pubsub.source.options import PubSubSourceOptions
 
@@ -24,6 +25,7 @@ class Format(StrEnum):
     """The formats that have options to show."""
 
     PUBSUB = "pubsub"
+    POSTGRES_CDC = "postgres_cdc"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,12 @@ DIRECTIONS: dict[Format, tuple[Direction, ...]] = {
         ),
         Direction("Streaming read", ('spark.readStream.format("pubsub")',), PubSubSourceOptions),
         Direction("Batch read", ('spark.read.format("pubsub")',), PubSubReadOptions),
+    ),
+    Format.POSTGRES_CDC: (
+        Direction(
+            "Streaming read", ('spark.readStream.format("postgres_cdc")',), PostgresCdcOptions
+        ),
+        Direction("Batch read", ('spark.read.format("postgres_cdc")',), PostgresReadOptions),
     ),
 }
 

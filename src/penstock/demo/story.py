@@ -1,7 +1,8 @@
 """The story of the demo: orders from files go through Spark into Pub/Sub, and come back.
 
-The emulator is a child process, Spark runs in local mode, and all files are in one temporary
-directory: everything is gone at the end, also after Ctrl-C. The code shown is the code that runs.
+The last chapter, in `changes`, is about PostgreSQL. Servers are child processes, Spark runs
+in local mode, and all files are in one temporary directory: everything is gone at the end, also
+after Ctrl-C. The code shown is the code that runs.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from penstock.demo.changes import show_changes
 from penstock.demo.consume import start_totals, watch_totals
 from penstock.demo.show import Show
 from penstock.demo.spark import quiet_spark
@@ -283,6 +285,9 @@ def tell(show: Show, messages: int, folder: Path, stack: contextlib.ExitStack) -
     show.step("Stream them out again", "A streaming query, with Spark's own aggregation:")
     show.code(start_totals)
     watch_totals(show, spark, start_totals(spark, folder), emulator, SUBSCRIPTION)
+
+    show.step("Changes of a PostgreSQL table")
+    show_changes(show, spark, folder, stack)
     return show.verdict()
 
 
@@ -293,7 +298,10 @@ def run_demo(messages: int, console: Console | None = None) -> bool:
         PenstockError: it cannot run here; there is no Java, for example.
     """
     show = Show(console or Console(highlight=False))
-    show.title("Orders in files -> Spark -> Pub/Sub -> Spark again. Nothing leaves this machine.")
+    show.title(
+        "Orders in files -> Spark -> Pub/Sub -> Spark again; a PostgreSQL table and its changes -> "
+        "Spark. Nothing leaves this machine."
+    )
     with contextlib.ExitStack() as stack:
         # Entered first, to end last: an end by SIGTERM cleans up like any other.
         stack.enter_context(_termination_as_exit())
@@ -307,8 +315,10 @@ def run_demo(messages: int, console: Console | None = None) -> bool:
         except (PySparkException, GoogleAPICallError) as exc:
             show.check(f"the demo ran to its end: {exc}", holds=False)
             return show.verdict()
-    show.line("Emulator, Spark and files are gone. Next, for experiments of your own:")
-    show.line("  penstock emulator pubsub\n  penstock options pubsub")
+    show.line("Emulator, PostgreSQL, Spark and files are gone. Next, for experiments of your own:")
+    show.line(
+        "  penstock emulator pubsub\n  penstock options pubsub\n  penstock options postgres_cdc"
+    )
     return is_sound
 
 

@@ -5,17 +5,15 @@ What the service does not tell is not invented: there is no backlog here, only w
 
 from __future__ import annotations
 
-import http.server
-import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
+from penstock._core.metrics import Metric, render
 from penstock.pubsub.source.agents import Overview
 from penstock.pubsub.source.spool_ledger import SpoolFigures
 
 # name in the progress -> (name for Prometheus, kind, meaning)
-METRICS: dict[str, tuple[str, str, str]] = {
+METRICS: dict[str, Metric] = {
     "agents": ("agents", "gauge", "Executors' agents that are connected."),
     "streams": ("streams", "gauge", "Open StreamingPull connections."),
     "bufferedMessages": ("buffered_messages", "gauge", "Pulled and not yet handed to a task."),
@@ -85,44 +83,6 @@ def measure(overview: Overview) -> dict[str, Any]:
     }
 
 
-def render(values: dict[str, Any], subscription: str) -> str:
+def render_metrics(values: dict[str, Any], subscription: str) -> str:
     """Write the measurements in Prometheus' text format."""
-    lines = []
-    for name, (metric, kind, meaning) in METRICS.items():
-        full = f"penstock_pubsub_{metric}"
-        lines += [
-            f"# HELP {full} {meaning}",
-            f"# TYPE {full} {kind}",
-            f'{full}{{subscription="{subscription}"}} {values[name]}',
-        ]
-    return "\n".join(lines) + "\n"
-
-
-class MetricsServer:
-    """Answers GET /metrics on the driver machine."""
-
-    def __init__(self, port: int, text: Callable[[], str]) -> None:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                is_known = self.path.split("?")[0] == "/metrics"
-                body = text().encode() if is_known else b"see /metrics\n"
-                self.send_response(200 if is_known else 404)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - inherited
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("", port), Handler)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="penstock-metrics", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Close the port."""
-        self._server.shutdown()
-        self._server.server_close()
+    return render("penstock_pubsub", METRICS, values, subscription=subscription)

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import threading
 import time
 import uuid
 from contextlib import closing
 from dataclasses import replace
 
-from penstock.errors import ConnectError, ResourceError
+from penstock._core.metrics import serve_metrics
+from penstock._core.stopping import end_on_sigterm
+from penstock.errors import ResourceError
 from penstock.pubsub.agent.config import AgentConfig
 from penstock.pubsub.client import PubSubClient
 from penstock.pubsub.source.coordinator import Coordinator
-from penstock.pubsub.source.metrics import MetricsServer, measure, render
+from penstock.pubsub.source.metrics import measure, render_metrics
 from penstock.pubsub.source.offsets import PubSubOffset
 from penstock.pubsub.source.options import PubSubSourceOptions
 from penstock.pubsub.source.spool_keeper import SpoolKeeper, refuse_without_spool
@@ -27,8 +27,6 @@ from penstock.pubsub.source.subscription import delete, prepare
 from penstock.pubsub.spool.store import SpoolStore
 
 _LOG = logging.getLogger(__name__)
-# The process ends after so long, whatever stands in the way of an orderly end.
-_STOP_SECONDS = 15.0
 
 
 class Planning:
@@ -67,9 +65,8 @@ class Planning:
         self.is_draining = False
         self.has_warned = False
         if options.metrics_port is not None:
-            self._serve_metrics(options.metrics_port)
-        # Spark ends this process with SIGTERM when the query is stopped.
-        signal.signal(signal.SIGTERM, self._on_stop)
+            serve_metrics(options.metrics_port, self._metrics, options.subscription)
+        end_on_sigterm(self._end)
         if self.spool is None:
             _LOG.warning(
                 "at-least-once: messages of %s are acknowledged after Spark's commit, and can come "
@@ -77,20 +74,8 @@ class Planning:
                 options.subscription,
             )
 
-    def _serve_metrics(self, port: int) -> None:
-        def text() -> str:
-            return render(measure(self.coordinator.overview()), self._options.subscription)
-
-        try:
-            server = MetricsServer(port, text)
-        except OSError as exc:
-            raise ConnectError(
-                "METRICS_PORT",
-                f"Port {port} of option 'metricsPort'",
-                f"cannot be listened on ({exc.strerror})",
-                "Choose another one; 0 takes a free one",
-            ) from None
-        _LOG.warning("metrics of %s on port %d", self._options.subscription, server.port)
+    def _metrics(self) -> str:
+        return render_metrics(measure(self.coordinator.overview()), self._options.subscription)
 
     def check_fatal(self) -> None:
         """Raise what stops the query: an agent's error, or more streams than allowed."""
@@ -122,23 +107,11 @@ class Planning:
         self.is_draining = True
         self.config = replace(self.config, cutoff_us=int(time.time() * 1e6))
 
-    def _on_stop(self, number: int, frame: object) -> None:
-        """Spark ends the query. In a thread of its own: this one may hold a lock right now."""
-        del number, frame
-        # Spark may send it again.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # Not a daemon: the process must not end before it.
-        threading.Thread(target=self._end, name="penstock-stop").start()
-        end = threading.Timer(_STOP_SECONDS, os._exit, (1,))
-        end.daemon = True
-        end.start()
-
     def _end(self) -> None:
         self.coordinator.stop()
         if self._options.delete_subscription_on_stream_stop:
             with closing(PubSubClient(self._options)) as client:
                 delete(client, self._options.subscription)
-        os._exit(0)
 
 
 def _own_address() -> str:

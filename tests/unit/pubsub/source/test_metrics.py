@@ -8,9 +8,10 @@ import urllib.request
 
 import pytest
 
+from penstock._core.metrics import MetricsServer
 from penstock.pubsub.agent.protocol import Status
 from penstock.pubsub.source.agents import Overview
-from penstock.pubsub.source.metrics import METRICS, MetricsServer, measure, render
+from penstock.pubsub.source.metrics import METRICS, measure, render_metrics
 
 OVERVIEW = Overview(Status(received=7, oldest_unacked_seconds=1.23456), 2, 4, 0, 3, 1)
 
@@ -26,7 +27,7 @@ def test_measurements_are_what_the_agents_told() -> None:
 
 
 def test_the_text_is_what_prometheus_reads() -> None:
-    text = render(measure(OVERVIEW), "projects/p/subscriptions/s")
+    text = render_metrics(measure(OVERVIEW), "projects/p/subscriptions/s")
     line = r'(# (HELP|TYPE) \w+ .+|penstock_pubsub_\w+\{subscription="[^"]+"\} [0-9.]+)'
     assert all(re.fullmatch(line, one) for one in text.splitlines())
     assert 'penstock_pubsub_received_total{subscription="projects/p/subscriptions/s"} 7' in text

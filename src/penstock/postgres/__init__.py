@@ -1,0 +1,1 @@
+"""PostgreSQL change data capture: `spark.readStream.format("postgres_cdc")`."""

@@ -1,0 +1,1 @@
+"""The streaming source and the snapshot: planning on the driver, reading in tasks."""
