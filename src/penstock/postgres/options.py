@@ -200,8 +200,9 @@ class PostgresCdcOptions(PostgresReadOptions):
         default=30.0,
     )
     drop_on_stop: bool = opt(
-        "Drop slot and publication when the query is stopped. A query that fails, or whose "
-        "driver dies, leaves them.",
+        "Drop the slot, and the publication unless it is named by an option, when the query ends: "
+        "when it is stopped, and also when it fails, because Spark does not tell the two apart. "
+        "Only a driver that dies leaves them. For experiments.",
         BOOLEAN,
         default=False,
     )

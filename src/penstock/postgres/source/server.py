@@ -349,7 +349,7 @@ class StreamServer:
             raise
 
     def drop(self) -> None:
-        """Drop slot and publication; the query was stopped for good.
+        """Drop slot and publication; the query has ended for good.
 
         Over a connection of its own: the other one may be in the middle of a statement.
         """
@@ -357,7 +357,9 @@ class StreamServer:
         self.end_snapshot()
         with closing(connect_control(self._settings)) as connection:
             self._drop_slot(connection)
-            drop_publication(connection, options.publication_name)
+            # One that the user has named may be the user's own.
+            if options.publication is None:
+                drop_publication(connection, options.publication_name)
 
     def _drop_slot(self, connection: psycopg.Connection[Any]) -> None:
         """Drop the slot; a task that Spark is about to end may still read it."""
