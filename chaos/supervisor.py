@@ -52,8 +52,9 @@ class Driver:
 
     def _read(self) -> None:
         out = self._child.stdout
-        with contextlib.suppress(ValueError):
-            for line in out or ():
+        assert out is not None  # noqa: S101 - it is a pipe
+        with out, contextlib.suppress(ValueError):
+            for line in out:
                 self._answers.put(line)
         # The end of the pipe: it is gone.
         self._answers.put("")
@@ -82,9 +83,7 @@ class Driver:
 
     def end(self) -> bool:
         """End it in order; False if it had to be killed."""
-        with contextlib.suppress(OSError):
-            if self._child.stdin is not None:
-                self._child.stdin.close()
+        self._close()
         try:
             self._child.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -96,6 +95,12 @@ class Driver:
         """End it at once."""
         self._child.kill()
         self._child.wait()
+        self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._child.stdin is not None:
+                self._child.stdin.close()
 
 
 @dataclass

@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,9 +24,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def place() -> Iterator[Path]:
+    """A directory for temporary files that others may enter, as /tmp is.
+
+    Root runs PostgreSQL under another account, which pytest's own directories would keep out.
+    """
+    with tempfile.TemporaryDirectory(prefix="pd-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def environment(place: Path) -> dict[str, str]:
     """An environment whose temporary files can be told from all others."""
-    return {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "100", "NO_COLOR": "1"}
+    return {**os.environ, "TMPDIR": str(place), "COLUMNS": "100", "NO_COLOR": "1"}
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -47,7 +60,7 @@ def assert_nothing_is_left(folder: Path) -> None:
     assert [path.name for path in folder.iterdir() if path.name.startswith("penstock")] == []
 
 
-def test_demo_runs_and_its_numbers_add_up(environment: dict[str, str], tmp_path: Path) -> None:
+def test_demo_runs_and_its_numbers_add_up(environment: dict[str, str], place: Path) -> None:
     """All orders come back, failures of Pub/Sub included, and nothing is left behind."""
     done = subprocess.run(
         DEMO, env=environment, capture_output=True, text=True, timeout=200, check=False
@@ -58,12 +71,12 @@ def test_demo_runs_and_its_numbers_add_up(environment: dict[str, str], tmp_path:
     assert "all 3,000 orders came back, and their sums match" in done.stdout
     assert "3 failures of Pub/Sub were ridden out" in done.stdout
     assert "the copy of the PostgreSQL table is right" in done.stdout
-    assert_nothing_is_left(tmp_path)
+    assert_nothing_is_left(place)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_demo_cleans_up(
-    number: signal.Signals, status: int, environment: dict[str, str], tmp_path: Path
+    number: signal.Signals, status: int, environment: dict[str, str], place: Path
 ) -> None:
     """Ended in the middle of a stream, the demo leaves no process and no file."""
     with subprocess.Popen(
@@ -80,7 +93,7 @@ def test_interrupted_demo_cleans_up(
             process.kill()
     assert process.returncode == status, errors
     assert "Traceback" not in errors
-    assert_nothing_is_left(tmp_path)
+    assert_nothing_is_left(place)
 
 
 def test_example_of_the_readme_runs(environment: dict[str, str], tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_session_settings_may_have_spaces_and_backslashes(place: Place) -> None:
         row = connection.execute(
             "SELECT current_setting('work_mem'), current_setting('DateStyle')"
         ).fetchone()
-        assert row == ("7MB", "ISO, YMD")
+        assert row == ("7MB", "ISO, MDY")
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)
@@ -126,7 +126,7 @@ def test_a_role_s_own_settings_do_not_change_the_session(place: Place, connector
     connection = connector(place.settings)
     with connection, connection.cursor() as cursor:
         for name, value in (
-            ("DateStyle", "ISO, YMD"),
+            ("DateStyle", "ISO, MDY"),
             ("statement_timeout", "0"),
             ("search_path", "pg_catalog"),
             ("application_name", "penstock"),
