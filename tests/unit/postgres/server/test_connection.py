@@ -128,7 +128,7 @@ def test_a_role_s_own_settings_do_not_change_the_session(place: Place, connector
         for name, value in (
             ("DateStyle", "ISO, MDY"),
             ("statement_timeout", "0"),
-            ("search_path", "pg_catalog"),
+            ("search_path", ""),
             ("application_name", "penstock"),
             ("row_security", "off"),
         ):
