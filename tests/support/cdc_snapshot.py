@@ -44,7 +44,7 @@ UPDATE large SET amount = amount + 1, note = NULL WHERE id = :one;
 DELETE FROM large WHERE id = :two;
 INSERT INTO large (id, city) VALUES (:two, 'again') ON CONFLICT DO NOTHING;
 INSERT INTO large (id, city) VALUES (:more, '') ON CONFLICT DO NOTHING;
-UPDATE large SET id = -id WHERE id = :one;
+UPDATE large SET id = -id WHERE id = :one AND NOT EXISTS (SELECT FROM large o WHERE o.id = -:one);
 """
 _PATIENCE_SECONDS = 300.0
 
