@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+import penstock.testing  # noqa: F401 - before anything uses gRPC
 from tests.support.spark import spark_session
 
 # How long one example takes says more about the machine than about the code.

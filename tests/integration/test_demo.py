@@ -84,14 +84,16 @@ def test_interrupted_demo_cleans_up(
     ) as process:
         try:
             assert process.stdout is not None
+            told = ""
             for line in process.stdout:
+                told += line
                 if "Stream orders into the topic" in line:
                     break
             process.send_signal(number)
-            _, errors = process.communicate(timeout=60)
+            rest, errors = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == status, errors
+    assert process.returncode == status, told + rest + errors
     assert "Traceback" not in errors
     assert_nothing_is_left(place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -61,12 +62,12 @@ def test_a_retry_on_the_other_executor_loses_nothing(
         pubsub.publish(topic, COUNT // 2, COUNT // 2)
         failed = wait_until(lambda: list(tmp_path.glob("failed-*")), 30)
         wait_complete(cluster, pubsub, subscription, tmp_path)
-        homes = {home for rows in output(tmp_path).values() for _, home in rows}
+        again = [json.loads(path.read_text()) for path in tmp_path.glob("again-*.json")]
         counters = pubsub.emulator.counters(subscription)
     finally:
         end(cluster, pubsub, tmp_path)
-    assert len(homes) == 2
-    assert int(failed[0].name.split("-")[1]) in homes
+    # Attempts of other tasks may be killed and made again; the one that failed is among them.
+    assert any(it["home"] != int(failed[0].name.split("-")[1]) for it in again)
     # What both attempts had read comes again, and no more.
     assert 0 < counters.redelivered <= 2 * BATCH
     assert len(numbers(tmp_path)) - COUNT <= 2 * BATCH

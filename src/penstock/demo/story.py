@@ -11,14 +11,11 @@ import contextlib
 import json
 import os
 import random
-import signal
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import pubsub_v1
@@ -31,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from penstock.demo.changes import show_changes
 from penstock.demo.consume import start_totals, watch_totals
+from penstock.demo.interruption import Interruption
 from penstock.demo.show import Show
 from penstock.demo.spark import quiet_spark
 from penstock.testing import Fault, PubSubEmulator, pubsub_emulator
@@ -234,7 +232,13 @@ def review(show: Show, emulator: PubSubEmulator, sent: Sent) -> None:
     )
 
 
-def tell(show: Show, messages: int, folder: Path, stack: contextlib.ExitStack) -> bool:
+def tell(
+    show: Show,
+    messages: int,
+    folder: Path,
+    stack: contextlib.ExitStack,
+    interruption: Interruption,
+) -> bool:
     """Run the whole story; true if the numbers add up."""
     show.step("A Pub/Sub of our own")
     started = time.monotonic()
@@ -250,6 +254,8 @@ def tell(show: Show, messages: int, folder: Path, stack: contextlib.ExitStack) -
     show.step("A local Spark")
     started = time.monotonic()
     spark = stack.enter_context(quiet_spark(folder))
+    # Spark's own answer to Ctrl-C calls its JVM, perhaps in the middle of another call.
+    interruption.listen()
     show.line(f"Spark {spark.version} is up after {time.monotonic() - started:.1f} s.")
     show.line('It found format("pubsub") in the installed package: no jar, no registration.')
 
@@ -303,32 +309,22 @@ def run_demo(messages: int, console: Console | None = None) -> bool:
         "Spark. Nothing leaves this machine."
     )
     with contextlib.ExitStack() as stack:
-        # Entered first, to end last: an end by SIGTERM cleans up like any other.
-        stack.enter_context(_termination_as_exit())
+        # Entered first, to end last: an end by Ctrl-C or SIGTERM cleans up like any other.
+        interruption = stack.enter_context(Interruption())
         # PySpark warns of versions that the demo does not depend on; so do its workers.
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         try:
-            is_sound = tell(show, messages, folder, stack)
+            is_sound = tell(show, messages, folder, stack, interruption)
         except (PySparkException, GoogleAPICallError) as exc:
+            interruption.leave_if_asked()
             show.check(f"the demo ran to its end: {exc}", holds=False)
             return show.verdict()
+        interruption.leave_if_asked()
     show.line("Emulator, PostgreSQL, Spark and files are gone. Next, for experiments of your own:")
     show.line(
         "  penstock emulator pubsub\n  penstock options pubsub\n  penstock options postgres_cdc"
     )
     return is_sound
-
-
-@contextlib.contextmanager
-def _termination_as_exit() -> Iterator[None]:
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -13,6 +13,7 @@ The pytest fixture `pubsub_emulator` comes with the installed package.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ __all__ = [
     "postgres_server",
     "pubsub_emulator",
 ]
+
+# Tests use gRPC and then start Spark, whose JVM is a fork of this process: with gRPC's own support
+# for forks, which only a child that uses gRPC needs, one such start in fifty fails. It is read when
+# gRPC makes its first connection.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _POSTGRES = ("PostgresServer", "postgres_server")
 
