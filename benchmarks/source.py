@@ -2,7 +2,8 @@
 
 The peer is what a good engineer would write in an afternoon on the same Data Source API: `read()`
 opens the official subscriber with large flow-control limits, collects for a while, acknowledges and
-yields Arrow. Both drain the same kind of backlog from the emulator into Spark's noop sink.
+yields Arrow, with the same columns. Both drain the same kind of backlog from the emulator into
+Spark's noop sink.
 """
 
 from __future__ import annotations
@@ -35,15 +36,14 @@ from benchmarks.emulator import (
 )
 from benchmarks.processes import CpuTimes, cpu_times, used_between
 from benchmarks.spark import session
-from penstock.pubsub.encoding import SPARK_DDL, decode_streaming_pull
+from penstock.pubsub.encoding import ROW_SCHEMA, SPARK_DDL, decode_streaming_pull
 from penstock.testing import PubSubEmulator, pubsub_emulator
 
 _PEER_SECONDS = 5.0
 _CANNED_BATCHES = 100
-# The JVM compiles for half a minute: so many runs of about ten seconds do not count.
-_WARM_UPS = 3
+# The JVM compiles for more than half a minute: so many runs of about ten seconds do not count.
+_WARM_UPS = 5
 _NUMBERS = itertools.count()
-_PEER_SCHEMA = pa.schema([("message_id", pa.string()), ("data", pa.binary())])
 
 
 class PeerReader(DataSourceStreamReader):
@@ -73,7 +73,16 @@ class PeerReader(DataSourceStreamReader):
         subscriber = pubsub_v1.SubscriberClient()
 
         def take(message: Any) -> None:
-            received.put((message.message_id, message.data))
+            received.put(
+                (
+                    message.message_id,
+                    message.publish_time,
+                    message.data,
+                    list(message.attributes.items()),
+                    message.ordering_key or None,
+                    message.delivery_attempt,
+                )
+            )
             message.ack()
 
         flow = pubsub_v1.types.FlowControl(max_messages=50_000, max_bytes=200_000_000)
@@ -98,9 +107,11 @@ class PeerReader(DataSourceStreamReader):
 
 
 def _batch(rows: list[Any]) -> pa.RecordBatch:
-    ids, data = zip(*rows, strict=True)
-    columns = [pa.array(ids, pa.string()), pa.array(data, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=_PEER_SCHEMA)
+    columns = [
+        pa.array(values, field.type)
+        for values, field in zip(zip(*rows, strict=True), ROW_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 
 
 class PeerSource(DataSource):
@@ -113,7 +124,7 @@ class PeerSource(DataSource):
 
     def schema(self) -> str:
         """See PySpark."""
-        return "message_id string, data binary"
+        return SPARK_DDL
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """See PySpark."""

@@ -128,6 +128,34 @@ def missing_relations(connection: psycopg.Connection[Any], oids: Sequence[int]) 
     return set(oids) - {row[0] for row in found}
 
 
+def read_definitions(
+    connection: psycopg.Connection[Any], oid: int
+) -> tuple[tuple[str, str, int], ...]:
+    """Give name, type as DDL has it, and number of each column that a table has now."""
+    with translated("The catalog"):
+        return tuple(
+            connection.execute(
+                "SELECT attname, format_type(atttypid, atttypmod), attnum::int4 FROM pg_attribute"
+                " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+                [oid],
+            ).fetchall()
+        )
+
+
+def type_texts(
+    connection: psycopg.Connection[Any], types: Sequence[tuple[int, int]]
+) -> tuple[str, ...]:
+    """Write types, given by oid and modifier, as DDL has them."""
+    with translated("The catalog"):
+        rows = connection.execute(
+            "SELECT format_type(t.oid, t.typmod)"
+            " FROM unnest(%s::oid[], %s::int4[]) WITH ORDINALITY AS t (oid, typmod, place)"
+            " ORDER BY t.place",
+            [[oid for oid, _ in types], [typmod for _, typmod in types]],
+        ).fetchall()
+    return tuple(row[0] for row in rows)
+
+
 def has_columns(connection: psycopg.Connection[Any], oid: int, names: Sequence[str]) -> bool:
     """Tell whether a table has any of these columns."""
     with translated("The catalog"):

@@ -6,7 +6,8 @@ was written: what does not fit is an error that says what changed, never a row m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from penstock.errors import SchemaError
 from penstock.postgres.pgoutput import Relation
@@ -26,10 +27,20 @@ _WIDENED: dict[int, frozenset[int]] = {
 }
 
 
+class TableNow(Protocol):
+    """The table of a relation, as the server has it at this moment; asked before an error."""
+
+    def has_any(self, names: Sequence[str]) -> bool:
+        """Tell whether it has any of these columns."""
+
+    def alterations(self, plan: TablePlan, relation: Relation) -> Sequence[str]:
+        """Write the DDL that lies between the rows and the query; empty if it cannot be known."""
+
+
 def match_columns(
     plan: TablePlan,
     relation: Relation,
-    exist_now: Callable[[Sequence[str]], bool],
+    now: TableNow,
     *,
     evolves: bool,
 ) -> list[int | None]:
@@ -40,8 +51,8 @@ def match_columns(
     Args:
         plan: the columns of the query.
         relation: the columns of the rows.
-        exist_now: whether the table has any of these columns now. Asked only of columns that the
-            query does not have: they were added since it was started, or dropped before.
+        now: the table as it is. Asked for columns that the query does not have: they were added
+            since it was started, or dropped before.
         evolves: whether columns that were dropped are left out, and widened types are read.
 
     Raises:
@@ -51,8 +62,8 @@ def match_columns(
     planned = {column.name for column in plan.columns}
     more = [name for name in places if name not in planned]
     fewer = [column.name for column in plan.columns if column.name not in places]
-    if more and (fewer or not evolves or exist_now(more)):
-        raise _changed(relation, more, fewer)
+    if more and (fewer or not evolves or now.has_any(more)):
+        raise _changed(plan, relation, now, more, fewer)
     for column in plan.columns:
         place = places.get(column.name)
         if place is None:
@@ -62,8 +73,7 @@ def match_columns(
             raise SchemaError(
                 "SCHEMA_CHANGED",
                 f"Column '{column.name}' of table '{plan.table.full_name}'",
-                f"rows in the WAL have type oid {before}, and the query has oid {column.type_oid}:"
-                " ALTER TABLE ... ALTER COLUMN ... TYPE was run",
+                f"has another type in the WAL than in the query: {_told(plan, relation, now)}",
                 "Restart the query, so that it reads the table's new definition, with "
                 "onSchemaChange=evolve if the type was widened; otherwise take a new snapshot "
                 "with a new checkpointLocation and a new slot",
@@ -75,12 +85,20 @@ def _is_widened(column: PlannedColumn, before: int) -> bool:
     return before in _WIDENED.get(column.type_oid, frozenset())
 
 
-def _changed(relation: Relation, more: list[str], fewer: list[str]) -> SchemaError:
+def _told(plan: TablePlan, relation: Relation, now: TableNow) -> str:
+    statements = now.alterations(plan, relation)
+    if not statements:
+        return "ALTER TABLE was run more than once"
+    return "; ".join(statements[:5]) + (" ..." if len(statements) > 5 else "")
+
+
+def _changed(
+    plan: TablePlan, relation: Relation, now: TableNow, more: list[str], fewer: list[str]
+) -> SchemaError:
     name = relation.full_name
     if more and fewer:
-        fact = (
-            f"rows in the WAL have {_quoted(more)}, the query has {_quoted(fewer)}: columns were "
-            "renamed, or dropped and added"
+        fact = f"rows in the WAL have {_quoted(more)}, the query has {_quoted(fewer)}: " + _told(
+            plan, relation, now
         )
         remedy = (
             "Take a new snapshot with a new checkpointLocation and a new slot: which value belongs "
@@ -88,9 +106,8 @@ def _changed(relation: Relation, more: list[str], fewer: list[str]) -> SchemaErr
             "caught up, rename, and start it again before the next write"
         )
     else:
-        fact = (
-            f"rows in the WAL have {_quoted(more)}, which the query does not have: added since it "
-            "was started, or dropped before"
+        fact = f"rows in the WAL have {_quoted(more)}, which the query does not have: " + _told(
+            plan, relation, now
         )
         remedy = (
             "Restart the query: added columns are then part of it, and with "

@@ -5,7 +5,7 @@ Made on the driver, carried to the tasks. Picklable; pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from penstock.postgres.model import Table
 from penstock.postgres.pgoutput import Relation, RelationRows
 from penstock.postgres.source.columns import META, TablePlan
 from penstock.postgres.source.generic import VALUES_TYPE, change_values, value_maps
-from penstock.postgres.source.matching import match_columns
+from penstock.postgres.source.matching import TableNow, match_columns
 from penstock.postgres.source.typed import (
     change_meta,
     snapshot_meta,
@@ -28,7 +28,6 @@ from penstock.postgres.types.reading import as_string, output_sql
 
 # For each column of the query its place in the relation; None where it has none.
 Places = Sequence[int | None]
-ExistNow = Callable[[Sequence[str]], bool]
 
 
 class StreamPlan(Protocol):
@@ -54,7 +53,7 @@ class StreamPlan(Protocol):
     ) -> pa.RecordBatch:
         """Turn rows of the snapshot of a table into rows of the query."""
 
-    def match(self, relation: Relation, exist_now: ExistNow, *, evolves: bool) -> Places | None:
+    def match(self, relation: Relation, now: TableNow, *, evolves: bool) -> Places | None:
         """Find the columns of the query in a relation; None if its rows are not wanted."""
 
     def change_batch(self, rows: RelationRows, places: Places) -> pa.RecordBatch:
@@ -101,11 +100,11 @@ class OneTable:
         del table
         return typed_snapshot(self.plan, batch, lsn)
 
-    def match(self, relation: Relation, exist_now: ExistNow, *, evolves: bool) -> Places | None:
+    def match(self, relation: Relation, now: TableNow, *, evolves: bool) -> Places | None:
         """Find the columns; another oid is another table, also under the same name."""
         if relation.oid != self.plan.table.oid:
             return None
-        return match_columns(self.plan, relation, exist_now, evolves=evolves)
+        return match_columns(self.plan, relation, now, evolves=evolves)
 
     def change_batch(self, rows: RelationRows, places: Places) -> pa.RecordBatch:
         """Turn changes into rows of the query."""
@@ -173,9 +172,9 @@ class ManyTables:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)
 
-    def match(self, relation: Relation, exist_now: ExistNow, *, evolves: bool) -> Places | None:
+    def match(self, relation: Relation, now: TableNow, *, evolves: bool) -> Places | None:
         """Take the columns as they are: a row names its own."""
-        del exist_now, evolves
+        del now, evolves
         is_wanted = any(table.oid == relation.oid for table in self.tables)
         return tuple(range(len(relation.columns))) if is_wanted else None
 

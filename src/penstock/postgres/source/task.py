@@ -6,8 +6,7 @@ can be run again at any time and gives the same rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,12 +14,10 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock._core.clock import SYSTEM_CLOCK
 from penstock.errors import ConnectError
-from penstock.postgres.catalog import has_columns
 from penstock.postgres.connection import (
     ConnectionSettings,
     arrow_batches,
     connect_arrow,
-    connect_control,
     untimed_session,
 )
 from penstock.postgres.errors import is_transient, translated
@@ -29,6 +26,7 @@ from penstock.postgres.lsn import format_lsn
 from penstock.postgres.model import Table
 from penstock.postgres.pgoutput import Decoder, Relation
 from penstock.postgres.snapshot import read_snapshot
+from penstock.postgres.source.catalog_now import CatalogNow
 from penstock.postgres.source.plans import Places, StreamPlan
 from penstock.retry import Backoff
 
@@ -109,11 +107,8 @@ def _read_slot(partition: SlotPartition) -> Iterator[pa.RecordBatch]:
     places: dict[Relation, Places] = {}
 
     def wanted(relation: Relation) -> bool:
-        found = plan.match(
-            relation,
-            lambda names: _exist_now(partition, relation, names),
-            evolves=partition.evolves,
-        )
+        now = CatalogNow(partition.settings, relation.oid)
+        found = plan.match(relation, now, evolves=partition.evolves)
         if found is not None:
             places[relation] = found
         return found is not None
@@ -123,11 +118,6 @@ def _read_slot(partition: SlotPartition) -> Iterator[pa.RecordBatch]:
         for rows in decoder.feed(batch):
             yield plan.change_batch(rows, places[rows.relation])
     decoder.finish()
-
-
-def _exist_now(partition: SlotPartition, relation: Relation, names: Sequence[str]) -> bool:
-    with closing(connect_control(partition.settings)) as connection:
-        return has_columns(connection, relation.oid, names)
 
 
 def _peek(partition: SlotPartition) -> Iterator[pa.RecordBatch]:

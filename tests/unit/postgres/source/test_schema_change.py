@@ -40,7 +40,7 @@ def test_an_added_column_ends_the_query_and_is_part_of_the_next_one(
     fill(db, 4, 4)
     db.execute("ALTER TABLE orders ADD COLUMN extra int DEFAULT 7")
     db.execute("INSERT INTO orders (id, extra) VALUES (5, 8)")
-    assert "'extra'" in refused(stream)
+    assert 'ALTER TABLE "public"."orders" ADD COLUMN "extra" integer' in refused(stream)
     rows = stream.run()
     # What was written before the column was there has none.
     assert [(row["id"], row["extra"]) for row in rows] == [(4, None), (5, 8)]
@@ -59,7 +59,7 @@ def test_a_dropped_column_ends_the_query_unless_it_may_evolve(db: Db, make: Make
     fill(db, 4, 4)
     db.execute("ALTER TABLE orders DROP COLUMN name")
     db.execute("INSERT INTO orders VALUES (5, 1)")
-    assert "'name'" in refused(stream)
+    assert 'ALTER TABLE "public"."orders" DROP COLUMN "name"' in refused(stream)
     stream.raw["onSchemaChange"] = "evolve"
     assert [row["id"] for row in stream.run()] == [4, 5]
 
@@ -81,9 +81,14 @@ def test_a_renamed_column_is_never_guessed(db: Db, make: Make, policy: str) -> N
     stream.crash()
     fill(db, 4, 4)
     db.execute("ALTER TABLE orders RENAME COLUMN name TO title")
-    text = refused(stream)
-    assert "'name'" in text
-    assert "'title'" in text
+    assert 'ALTER TABLE "public"."orders" RENAME COLUMN "name" TO "title"' in refused(stream)
+
+
+def test_a_column_renamed_under_a_running_query_is_never_guessed(db: Db, stream: Stream) -> None:
+    running(db, stream)
+    db.execute("ALTER TABLE orders RENAME COLUMN name TO title")
+    db.execute("INSERT INTO orders (id, title) VALUES (4, 't')")
+    assert 'ALTER TABLE "public"."orders" RENAME COLUMN "name" TO "title"' in refused(stream)
 
 
 def test_a_column_renamed_while_nothing_is_pending_goes_on(db: Db, stream: Stream) -> None:
@@ -99,7 +104,9 @@ def test_a_changed_type_ends_the_query(db: Db, stream: Stream) -> None:
     running(db, stream)
     db.execute("ALTER TABLE orders ALTER COLUMN amount TYPE text")
     db.execute("INSERT INTO orders (id, amount) VALUES (4, 'many')")
-    assert "'amount'" in refused(stream)
+    text = refused(stream)
+    assert "Column 'amount'" in text
+    assert 'ALTER TABLE "public"."orders" ALTER COLUMN "amount" TYPE text' in text
 
 
 def test_a_widened_type_evolves_at_the_restart(db: Db, make: Make) -> None:
