@@ -44,9 +44,9 @@ def test_every_message_arrives_once_and_the_spool_is_empty_afterwards(
         if batch.rows:
             seen.append(len(objects(spool)))
 
-    with streaming(
-        spark, pubsub, tmp_path / "ck", work=look, **spooled(spool, subscription)
-    ) as run:
+    # Long leases: on a busy machine an agent may stand still for longer than short ones.
+    options = spooled(spool, subscription, leaseDuration="60s")
+    with streaming(spark, pubsub, tmp_path / "ck", work=look, **options) as run:
         run.wait_rows(COUNT)
         wait_until(lambda: not objects(spool), 20, lambda: (objects(spool), run.state()))
         counters = pubsub.emulator.counters(subscription)

@@ -30,11 +30,7 @@ from tests.support.spark import wait_until
 
 # Generous: the machine may be busy.
 _PATIENCE_SECONDS = 120.0
-# A driver that lives for seconds has no use for a compiler that thinks long.
-_SETTINGS = {
-    "spark.master": "local[2, 4]",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-}
+_SETTINGS = {"spark.master": "local[2, 4]"}
 # The table whose batches are held, so that they are surely run again.
 _HELD = "orders"
 

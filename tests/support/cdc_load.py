@@ -65,7 +65,7 @@ UPDATE orders SET id = -nextval('keys') WHERE id = :high;
 DELETE FROM items WHERE order_id = :high;
 \elif :chance <= 12
 DELETE FROM orders WHERE id = :high;
-INSERT INTO orders (id, customer) VALUES (:high, 1);
+INSERT INTO orders (id, customer) VALUES (:high, 1) ON CONFLICT (id) DO UPDATE SET customer = 1;
 UPDATE orders SET customer = 2 WHERE id = :high;
 \else
 UPDATE orders SET rate = rate * 1.5, is_paid = NOT is_paid WHERE id = :high;

@@ -11,6 +11,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+# For JVMs that live for minutes and share few cores: start fast, and do little on the side.
+JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
 
 @contextmanager
 def spark_session(master: str = "local[2, 4]", **settings: str) -> Iterator[SparkSession]:
@@ -24,6 +27,8 @@ def spark_session(master: str = "local[2, 4]", **settings: str) -> Iterator[Spar
         SparkSession.builder.master(master)
         .appName("penstock-tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", JVM_OPTIONS)
+        .config("spark.executor.extraJavaOptions", JVM_OPTIONS)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

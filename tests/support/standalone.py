@@ -25,7 +25,7 @@ import psutil
 import pyspark
 
 from tests.support.source import is_running
-from tests.support.spark import wait_until
+from tests.support.spark import JVM_OPTIONS, wait_until
 
 # In the environment of each process of a cluster, also of executors and agents.
 MARK = "PENSTOCK_TEST_CLUSTER"
@@ -198,8 +198,7 @@ class Standalone:
 
 
 def _java_options(directory: Path) -> str:
-    # For JVMs that live a minute and share few cores: start fast, and do little on the side.
-    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={directory / 'tmp'}"
+    return f"{JVM_OPTIONS} -Djava.io.tmpdir={directory / 'tmp'}"
 
 
 def address_of(process: psutil.Process) -> str:
