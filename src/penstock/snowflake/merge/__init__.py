@@ -1,7 +1,8 @@
 """Applies landed change rows to their target table, by the driver or by a Snowflake task."""
 
-from penstock.snowflake.merge.apply import MergeResult, apply_merge
+from penstock.snowflake.merge.apply import apply_merge, recover_merge
 from penstock.snowflake.merge.plan import MergeColumn, MergePlan, MetaColumns
+from penstock.snowflake.merge.run import MergeResult
 from penstock.snowflake.merge.statements import Statement, Step, merge_statements
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "Step",
     "apply_merge",
     "merge_statements",
+    "recover_merge",
 ]
