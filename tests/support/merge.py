@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-import fakesnow.cursor
 import fakesnow.transforms
+from fakesnow.cursor import FakeSnowflakeCursor as _Cursor
 from fakesnow.instance import FakeSnow
 
 from penstock.snowflake.merge import MergeColumn, MergePlan
@@ -118,8 +118,8 @@ def mended_fakesnow() -> Iterator[FakeSnow]:
     database; DuckDB refuses that inside of a transaction.
     """
     extract = fakesnow.transforms.extract_comment_on_table
-    transform = fakesnow.cursor.FakeSnowflakeCursor._transform
-    known: dict[str, Any] = {}
+    execute, execute_one = _Cursor.execute, _Cursor._execute
+    known: dict[str, list[Any]] = {}
 
     def extract_real_comment(expression: Any) -> Any:
         new = extract(expression)
@@ -127,14 +127,26 @@ def mended_fakesnow() -> Iterator[FakeSnow]:
             del new.args["table_comment"]
         return new
 
-    def transform_once(cursor: Any, expression: Any, params: Any) -> Any:
-        sql = expression.sql(dialect="snowflake")
-        if sql not in known:
-            known[sql] = transform(cursor, expression, params)
-        return known[sql].copy()
+    def execute_known(cursor: Any, command: str, *args: Any, **kwargs: Any) -> Any:
+        if command in known:
+            for translated in known[command]:
+                execute_one(cursor, translated)
+            return cursor
+        parts: list[Any] = []
+
+        def execute_new(cursor: Any, translated: Any, params: Any = None) -> None:
+            execute_one(cursor, translated, params)
+            sql = translated.sql(dialect="duckdb")
+            translated.sql = lambda **_: sql
+            parts.append(translated)
+
+        with mock.patch.object(_Cursor, "_execute", execute_new):
+            execute(cursor, command, *args, **kwargs)
+        known[command] = parts
+        return cursor
 
     with (
         mock.patch.object(fakesnow.transforms, "extract_comment_on_table", extract_real_comment),
-        mock.patch.object(fakesnow.cursor.FakeSnowflakeCursor, "_transform", transform_once),
+        mock.patch.object(_Cursor, "execute", execute_known),
     ):
         yield FakeSnow()
