@@ -24,8 +24,13 @@ class MetaColumns:
     @classmethod
     def with_prefix(cls, prefix: str) -> MetaColumns:
         """Give the names for another `metaPrefix` of the change stream; the sink's two stay."""
-        names = (prefix + name for name in ("op", "lsn", "ordinal", "unchanged"))
-        return cls(*names, unused=(f"{prefix}commit_time", f"{prefix}xid"))
+        return cls(
+            op=f"{prefix}op",
+            lsn=f"{prefix}lsn",
+            ordinal=f"{prefix}ordinal",
+            unchanged=f"{prefix}unchanged",
+            unused=(f"{prefix}commit_time", f"{prefix}xid"),
+        )
 
     def names(self) -> tuple[str, ...]:
         """Give all that a merge needs."""

@@ -95,7 +95,7 @@ def histories(draw: st.DrawFn) -> History:
 def tables(snow: FakeSnow) -> Iterator[MergeTables]:
     made = MergeTables(snow, {"id": "NUMBER(10,0)", **dict.fromkeys(COLUMNS, "VARCHAR")}, ["id"])
     yield made
-    made.connection.close()
+    made.close()
 
 
 def expected(history: History, count: int) -> list[tuple[Any, ...]]:
