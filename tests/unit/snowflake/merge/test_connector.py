@@ -30,7 +30,7 @@ def connection(snow: FakeSnow) -> Iterator[Any]:
         port = server.servers[0].sockets[0].getsockname()[1]
         with snowflake.connector.connect(
             user="u",
-            password="p",
+            password="p",  # noqa: S106
             account="a",
             host="127.0.0.1",
             port=port,

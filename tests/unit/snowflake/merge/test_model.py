@@ -103,7 +103,7 @@ def expected(history: History, count: int) -> list[tuple[Any, ...]]:
     return sorted(((key, *row.values()) for key, row in rows.items()), key=repr)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(), data=st.data())
 def test_batches_of_whole_transactions_give_the_source_s_rows(
     tables: MergeTables, history: History, data: st.DataObject
@@ -123,7 +123,7 @@ def test_batches_of_whole_transactions_give_the_source_s_rows(
         start = end
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories(), data=st.data())
 def test_batches_cut_anywhere_in_a_channel_give_the_source_s_rows(
     tables: MergeTables, history: History, data: st.DataObject

@@ -407,3 +407,16 @@ def test_a_plan_without_a_fitting_key_is_refused() -> None:
         MergePlan(TARGET, LANDING, ("ID",), columns)
     with pytest.raises(SchemaError, match=r'\["_op"\] have names of the change stream'):
         MergePlan(TARGET, LANDING, ("id",), (*columns, MergeColumn("_op", "VARCHAR")))
+
+
+def test_values_of_the_target_that_the_landing_type_cannot_hold_are_kept(snow: FakeSnow) -> None:
+    tables = MergeTables(snow, {"id": "NUMBER(10,0)", "n": "NUMBER(5,0)", "v": "VARCHAR"}, ["id"])
+    tables.run(
+        f'CREATE OR REPLACE TABLE {TARGET} ("id" NUMBER(19,0), "n" NUMBER(19,0), "v" VARCHAR)'
+    )
+    tables.run(f"INSERT INTO {TARGET} VALUES (1, 12345678901234, 'old')")
+    tables.land(changes(("update", {"id": 1, "n": None, "v": "new"}, ["n"])))
+
+    apply_merge(tables.connection, tables.plan)
+
+    assert tables.target() == [(1, 12345678901234, "new")]
