@@ -420,3 +420,19 @@ def test_values_of_the_target_that_the_landing_type_cannot_hold_are_kept(snow: F
     apply_merge(tables.connection, tables.plan)
 
     assert tables.target() == [(1, 12345678901234, "new")]
+
+
+def test_an_update_after_a_delete_takes_nothing_from_before_it(tables: MergeTables) -> None:
+    """No source gives this; but if one did, the deleted value must not come back."""
+    tables.run(f"INSERT INTO {TARGET} VALUES (1, 'a0', 'b0')")
+    tables.land(
+        changes(
+            ("update", {"id": 1, "a": "a1", "b": "before"}),
+            ("delete", {"id": 1}),
+            ("update", {"id": 1, "a": "a2", "b": None}, ["b"]),
+        )
+    )
+
+    apply_merge(tables.connection, tables.plan)
+
+    assert tables.target() == [(1, "a2", "b0")]
