@@ -52,3 +52,21 @@ def test_only_what_passes_by_itself_is_tried_again(
 
     assert is_transient(caught.value) is is_passing
     assert not is_passing or isinstance(caught.value, ConnectError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_passing"),
+    [
+        (vendor.ServiceUnavailableError, True),
+        (vendor.BadGatewayError, True),
+        (vendor.TooManyRequests, True),
+        (vendor.ForbiddenError, False),
+    ],
+)
+def test_answers_of_a_server_in_trouble_are_tried_again(
+    kind: type[vendor.Error], is_passing: bool
+) -> None:
+    with pytest.raises(PenstockError) as caught, translated("Table t"):
+        raise kind()
+
+    assert is_transient(caught.value) is is_passing
