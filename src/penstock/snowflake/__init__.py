@@ -1,0 +1,1 @@
+"""Snowflake: the Snowpipe Streaming sink and what applies change rows to tables."""
