@@ -65,6 +65,10 @@ class SnowflakeServer:
             self.users.create(USER)
             self.users.set_key(USER, "RSA_PUBLIC_KEY", identity.public_key_file.read_text())
 
+    def connections(self) -> int:
+        """Count the open connections of clients, that of this question among them."""
+        return len(self._server.server_state.connections) if self._server is not None else 0
+
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address. Port 0 takes a free one."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -100,6 +104,7 @@ class SnowflakeServer:
             if self._serving.done():
                 self._serving.result()
             await asyncio.sleep(0.01)
+        self.statements.tasks.start()
         return host, int(listener.getsockname()[1])
 
     async def stop(self) -> None:
@@ -107,6 +112,7 @@ class SnowflakeServer:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
+        await asyncio.to_thread(self.statements.tasks.stop)
         await asyncio.to_thread(self.sql.close)
         self.database.close()
 
