@@ -192,7 +192,9 @@ class Cursor(FakeSnowflakeCursor):
             [database, schema],
         ).fetchone()
         if found is None:
-            raise sql_error("Object does not exist, or operation cannot be performed.", 2043, "02000")
+            raise sql_error(
+                "Object does not exist, or operation cannot be performed.", 2043, "02000"
+            )
         self.use(str(database), found[0])
         self.say("Statement executed successfully.")
         return True

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS _fs_global._penstock.users (
 CREATE TABLE IF NOT EXISTS _fs_global._penstock.tasks (
     database VARCHAR, schema VARCHAR, name VARCHAR, warehouse VARCHAR, seconds DOUBLE,
     schedule VARCHAR, condition VARCHAR, body VARCHAR, state VARCHAR, created TIMESTAMPTZ,
+    comment VARCHAR,
     PRIMARY KEY (database, schema, name)
 );
 CREATE TABLE IF NOT EXISTS _fs_global._penstock.pipes (

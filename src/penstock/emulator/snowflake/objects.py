@@ -99,8 +99,10 @@ class Objects:
     def _create_stream(self, cursor: Cursor, match: re.Match[str]) -> None:
         database, schema, name = resolve(match["name"], cursor._conn)
         table = self._table(cursor, match["table"])
-        if not re.fullmatch(r"\s*APPEND_ONLY\s*=\s*TRUE\s*", match["rest"], re.IGNORECASE):
+        options = dict(re.findall(r"(\w+)\s*=\s*(\w+)", match["rest"].upper()))
+        if options.pop("APPEND_ONLY", "") != "TRUE" or set(options) - {"SHOW_INITIAL_ROWS"}:
             raise sql_error("the emulator has streams with APPEND_ONLY = TRUE only", 2, "0A000")
+        has_initial = options.get("SHOW_INITIAL_ROWS") == "TRUE"
         if table.database != database:
             raise sql_error("the emulator has streams in the database of their table only", 2)
         streams = table.hidden("streams")
@@ -112,12 +114,14 @@ class Objects:
             if not match["replace"]:
                 raise sql_error(f"Object '{name}' already exists.", 2002, "42710")
             cursor._duck_conn.execute(f"DELETE FROM {streams} {where}", [schema, name])
+        inserted = _inserted(table.database, table.schema, table.name)
+        # Rows that are there count as if they came now.
+        initial = f" - (SELECT count(*) FROM {table.sql()})" if has_initial else ""
+        self._database.streamed.add((table.database, table.schema, table.name))
         cursor._duck_conn.execute(
-            f"INSERT INTO {streams} SELECT ?, ?, ?, ?, "
-            f"{_inserted(table.database, table.schema, table.name)}",
+            f"INSERT INTO {streams} SELECT ?, ?, ?, ?, {inserted}{initial}",
             [schema, name, table.schema, table.name],
         )
-        self._database.streamed.add((table.database, table.schema, table.name))
         return cursor.say(f"Stream {name} successfully created.")
 
     def _drop_stream(self, cursor: Cursor, match: re.Match[str]) -> None:

@@ -20,6 +20,7 @@ from penstock.emulator.snowflake.database import Database
 from penstock.emulator.snowflake.errors import sql_error
 from penstock.emulator.snowflake.names import ObjectName, resolve
 from penstock.emulator.snowflake.objects import Objects
+from penstock.emulator.snowflake.scripting import BlockRun
 from penstock.emulator.snowflake.tasks import Tasks
 from penstock.emulator.snowflake.users import Users
 
@@ -77,7 +78,7 @@ class Statements:
         if match := _IMMEDIATE.fullmatch(statement):
             statement = match[1].strip()
         if blocks.is_block(statement):
-            self.tasks.run_block(cursor, blocks.parse_body(statement))
+            BlockRun(cursor, self.run, blocks.parse_body(statement)).run()
             cursor.say("anonymous block")
             return 0
         if self.tasks.run(cursor, statement) or self._objects.run(cursor, statement):

@@ -1,6 +1,6 @@
 """Tasks: kept in the global database, run on their schedule or at once; runs in the emulator."""
 
-# ruff: noqa: SLF001 - fakesnow's connection is ours
+# ruff: noqa: S608, SLF001 - values are quoted; fakesnow's connection is ours
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from penstock.emulator.snowflake import blocks
 from penstock.emulator.snowflake.cursor import Cursor, text
 from penstock.emulator.snowflake.database import Database
 from penstock.emulator.snowflake.errors import sql_error
-from penstock.emulator.snowflake.names import NAME, ObjectName, resolve
+from penstock.emulator.snowflake.names import NAME, ObjectName, resolve, unquoted
+from penstock.emulator.snowflake.scripting import BlockRun
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_HISTORY = 1000
@@ -39,7 +40,7 @@ _ALTER = re.compile(
 _EXECUTE = re.compile(rf"EXECUTE\s+TASK\s+(?P<name>{NAME})", _FLAGS)
 _DROP = re.compile(rf"DROP\s+TASK\s+(?P<exists>IF\s+EXISTS\s+)?(?P<name>{NAME})", _FLAGS)
 _SHOW = re.compile(
-    rf"SHOW\s+TASKS(?:\s+LIKE\s+'(?P<like>[^']*)')?(?:\s+IN\s+(?P<scope>ACCOUNT|(?:DATABASE\s+|"
+    rf"SHOW\s+TASKS(?:\s+LIKE\s+'(?P<like>(?:[^']|'')*)')?(?:\s+IN\s+(?P<scope>ACCOUNT|(?:DATABASE\s+|"
     rf"SCHEMA\s+)?{NAME}))?",
     _FLAGS,
 )
@@ -126,7 +127,7 @@ class Tasks:
                 raise sql_error(f"Object '{where[2]}' already exists.", 2002, "42710")
         self._database.run(
             "INSERT OR REPLACE INTO _penstock.tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'suspended', "
-            "now())",
+            "now(), ?)",
             [
                 *where,
                 settings.get("WAREHOUSE"),
@@ -134,6 +135,7 @@ class Tasks:
                 settings.get("SCHEDULE"),
                 condition,
                 match["body"].strip(),
+                settings.get("COMMENT", ""),
             ],
         )
         with self._wake:
@@ -184,12 +186,13 @@ class Tasks:
         cursor.say(f"{where[2]} successfully dropped.")
 
     def _show(self, cursor: Cursor, match: re.Match[str]) -> None:
-        like = text(match["like"] if match["like"] is not None else "%")
+        like = text(match["like"].replace("''", "'") if match["like"] is not None else "%")
+        scope = _scope(cursor, match["scope"])
         cursor.answer(
             "SELECT created AS created_on, name, NULL::VARCHAR AS id, database AS database_name, "
-            "schema AS schema_name, 'SYSADMIN' AS owner, '' AS comment, warehouse, schedule, "
+            "schema AS schema_name, 'SYSADMIN' AS owner, comment, warehouse, schedule, "
             "NULL::VARCHAR AS predecessors, state, body AS definition, condition "
-            f"FROM _fs_global._penstock.tasks WHERE name ILIKE {like} ORDER BY name"
+            f"FROM _fs_global._penstock.tasks WHERE name ILIKE {like}{scope} ORDER BY name"
         )
 
     def _known(self, where: ObjectName) -> bool:
@@ -242,7 +245,7 @@ class Tasks:
             cursor.use(*where[:2])
             if condition and not self._holds(cursor, condition):
                 return Run(where[2], "SKIPPED", started, time.time())
-            self.run_block(cursor, blocks.parse_body(body))
+            BlockRun(cursor, self._run, blocks.parse_body(body)).run()
         except snowflake.connector.errors.Error as exc:
             code, message = f"{exc.errno:06d}", str(exc.raw_msg or exc.msg)
             return Run(where[2], "FAILED", started, time.time(), code, message)
@@ -251,25 +254,33 @@ class Tasks:
         finally:
             self._database.leave(connection)
 
-    def run_block(self, cursor: Cursor, block: blocks.Block) -> None:
-        """Run the statements of a block; when one fails, those of its handler."""
-        try:
-            for statement in block.statements:
-                self._run(cursor, statement)
-        except snowflake.connector.errors.Error:
-            for statement in block.handler:
-                if statement.upper() == "RAISE":
-                    raise
-                self._run(cursor, statement)
-            if not block.handler:
-                raise
+
+def _scope(cursor: Cursor, scope: str | None) -> str:
+    """Give the condition that keeps the tasks of a schema or a database."""
+    connection = cursor._conn
+    if scope is not None and scope.upper() == "ACCOUNT":
+        return ""
+    database, schema = connection.database, connection.schema
+    if scope is not None:
+        kind, _, name = scope.partition(" ")
+        if kind.upper() == "DATABASE":
+            return f" AND database = {text(unquoted(name.strip()))}"
+        name = name.strip() if kind.upper() == "SCHEMA" else scope
+        # A schema is where a table of it would be.
+        database, schema, _ = resolve(f"{name}.X", connection)
+    if database is None or schema is None:
+        return ""
+    return f" AND database = {text(database)} AND schema = {text(schema)}"
 
 
 def _settings(options: str) -> dict[str, str]:
     settings: dict[str, str] = {}
     position = 0
     while match := _OPTION.match(options, position):
-        settings[match[1].upper()] = match[2].strip("'\"").replace("''", "'")
+        value = match[2]
+        if value.startswith("'"):
+            value = value[1:-1].replace("''", "'").replace("\\\\", "\\")
+        settings[match[1].upper()] = unquoted(value) if value.startswith('"') else value
         position = match.end()
     if options[position:].strip():
         raise sql_error(f"syntax error in CREATE TASK near {options[position:].strip()[:40]!r}")
