@@ -59,7 +59,7 @@ class SnowflakeEmulator:
         self.port = port
         self._directory = directory
         self._child: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         self.ca_file = identity.ca_file
         self.private_key_file = identity.private_key_file
 

@@ -21,6 +21,7 @@ from sqlglot import Expr, exp
 from penstock.emulator.snowflake import declared, tables
 from penstock.emulator.snowflake.database import Connection, Database, quoted
 from penstock.emulator.snowflake.errors import sql_error
+from penstock.emulator.snowflake.names import unquoted
 
 _INTEGERS = (
     exp.DataType.Type.INT,
@@ -81,12 +82,16 @@ class Cursor(FakeSnowflakeCursor):
         self.answer(f"SELECT {text(status)} AS status")
 
     def _finish(self, sql: str, parameters: list[Any] | None = None) -> None:
-        self._arrow_table = self._duck_conn.to_arrow_table()
-        self._rowcount = self._arrow_table.num_rows
-        self._last_sql = sql
-        self._last_params = parameters
-        self._last_transformed = exp.Select()
-        self._sfqid = "00000000-0000-0000-0000-000000000000"
+        table: Any = self._duck_conn.to_arrow_table()
+        # fakesnow's fields have no types but that of their first value, None.
+        vars(self).update(
+            _arrow_table=table,
+            _arrow_table_fetch_index=None,
+            _rowcount=table.num_rows,
+            _last_sql=sql,
+            _last_params=parameters,
+            _last_transformed=exp.Select(),
+        )
 
     def _transform_explode(self, expression: Expr) -> list[Expr]:
         if isinstance(expression, exp.Merge):
@@ -138,7 +143,7 @@ class Cursor(FakeSnowflakeCursor):
             if clauses
         )
         self.answer(f"SELECT {counted}")
-        self._rowcount = len(actions)
+        vars(self).update(_rowcount=len(actions))
 
     def _change_form(self, statement: Expr) -> None:
         """Create, alter or drop a table or schema; commits what was open, as in Snowflake."""
@@ -182,7 +187,7 @@ class Cursor(FakeSnowflakeCursor):
         named = statement.this
         if kind not in ("DATABASE", "SCHEMA") or not isinstance(named, exp.Table):
             return False
-        parts = [part.this if part.quoted else part.this.upper() for part in named.parts]
+        parts = [unquoted(part.sql(dialect="snowflake")) for part in named.parts]
         if kind == "DATABASE" and len(parts) == 1:
             parts.append("PUBLIC")
         database, schema = parts if len(parts) == 2 else (self._conn.database, parts[0])

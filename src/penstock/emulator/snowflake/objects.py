@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from penstock.emulator.snowflake import tables
 from penstock.emulator.snowflake.cursor import Cursor, text
@@ -84,17 +83,20 @@ class Objects:
         if verb == "DROP":
             self._users.drop(name)
             return cursor.say(f"{name} successfully dropped.")
-        for slot, key in _KEY.findall(match["rest"]):
+        self._set_keys(name, match["rest"])
+        return cursor.say(_DONE)
+
+    def _set_keys(self, user: str, settings: str) -> None:
+        for slot, key in _KEY.findall(settings):
             try:
-                self._users.set_key(name, slot.upper(), key)
+                self._users.set_key(user, slot.upper(), key)
             except PublicKeyError as exc:
                 raise sql_error(f"New public key rejected: {exc}", 390408, "22023") from None
-        if unset := _UNSET.fullmatch(match["rest"]):
+        if unset := _UNSET.fullmatch(settings):
             for slot in re.split(r"[\s,]+", unset[1].strip()):
                 if slot.upper() not in SLOTS:
                     raise sql_error(f"invalid property '{slot}' for 'USER'")
-                self._users.set_key(name, slot.upper(), None)
-        return cursor.say(_DONE)
+                self._users.set_key(user, slot.upper(), None)
 
     def _create_stream(self, cursor: Cursor, match: re.Match[str]) -> None:
         database, schema, name = resolve(match["name"], cursor._conn)
@@ -137,12 +139,12 @@ class Objects:
         """Find a stream; returns the schema and name of its table, and what was consumed."""
         if name[0] not in self._database.names():
             return None
-        row: Any = cursor._duck_conn.execute(
+        row = cursor._duck_conn.execute(
             f'SELECT table_schema, "table", consumed FROM {_streams(name[0])} '
             "WHERE schema = ? AND name = ?",
             list(name[1:]),
         ).fetchone()
-        return row
+        return (str(row[0]), str(row[1]), int(row[2])) if row else None
 
     def stream_has_data(self, cursor: Cursor, name: str) -> bool:
         """Tell whether rows were inserted since the stream was made or last consumed."""

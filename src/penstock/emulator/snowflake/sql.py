@@ -171,7 +171,7 @@ class Sql:
 
 def _answer(cursor: Cursor, session: Session, type_id: int) -> Response:
     answer = _described(cursor, session, type_id)
-    table = cursor._arrow_table  # noqa: SLF001 - a cursor of ours
+    table: Any = cursor._arrow_table  # noqa: SLF001 - a cursor of ours
     if table is None:
         answer |= {"queryResultFormat": "arrow", "rowsetBase64": "", "total": 0}
     elif type_id in DML_TYPE_IDS:
