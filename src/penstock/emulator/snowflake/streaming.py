@@ -45,7 +45,7 @@ _PARAMETERS = {
 ROW_MODE_PROPERTIES = {
     "max_buffered_kb_for_rowset_mode": "1000000",
     "max_rowset_payload_size_mb": "64",
-    "num_failure_before_forcing_file_mode": "10000",
+    "num_failure_before_forcing_file_mode": "255",
 }
 _PIPE = "v2/streaming/databases/*/schemas/*/pipes/*"
 _DATA = "v2/streaming/data/databases/*/schemas/*/pipes/*"
