@@ -144,10 +144,6 @@ class SnowflakeEmulator:
         """Count the statements that would have woken a warehouse."""
         return int(self._call("stats")["warehouse_statements"])
 
-    def connections(self) -> int:
-        """Count the open HTTPS connections of clients, without that of this question."""
-        return int(self._call("stats")["connections"]) - 1
-
     def run_task(
         self, name: str, *, database: str | None = None, schema: str | None = None
     ) -> dict[str, Any]:
@@ -220,9 +216,9 @@ class SnowflakeEmulator:
         self.stop()
         self._log.close()
 
-    def _call(self, method: str, **request: Any) -> Any:
+    def _call(self, name: str, /, **request: Any) -> Any:
         call = urllib.request.Request(
-            f"https://{self.host}:{self.port}{ADMIN_PATH}{method}",
+            f"https://{self.host}:{self.port}{ADMIN_PATH}{name}",
             data=json.dumps(request).encode(),
             method="POST",
         )
