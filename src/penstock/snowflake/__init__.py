@@ -1,0 +1,1 @@
+"""Snowflake: the sink `format("snowpipe")` and what it needs."""
