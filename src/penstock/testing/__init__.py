@@ -1,4 +1,4 @@
-"""For tests of programs that use Penstock, Pub/Sub or PostgreSQL: servers as context managers.
+"""For tests of programs that use Penstock and its services: servers as context managers.
 
     with pubsub_emulator() as emulator:
         ...  # PUBSUB_EMULATOR_HOST points to it here
@@ -7,7 +7,10 @@
     with postgres_server() as server:
         ...  # a real PostgreSQL at server.url()
 
-The pytest fixture `pubsub_emulator` comes with the installed package.
+    with snowflake_emulator() as emulator:
+        connection = emulator.connect()  # the official connector, on a Snowflake of one process
+
+The pytest fixtures `pubsub_emulator` and `snowflake_emulator` come with the installed package.
 """
 
 from __future__ import annotations
@@ -25,15 +28,19 @@ if TYPE_CHECKING:
         TopicCounters,
         pubsub_emulator,
     )
+    from penstock.testing.snowflake import SnowflakeEmulator, SnowflakeFault, snowflake_emulator
 
 __all__ = [
     "Fault",
     "PostgresServer",
     "PubSubEmulator",
+    "SnowflakeEmulator",
+    "SnowflakeFault",
     "SubscriptionCounters",
     "TopicCounters",
     "postgres_server",
     "pubsub_emulator",
+    "snowflake_emulator",
 ]
 
 # Tests use gRPC and then start Spark, whose JVM is a fork of this process: with gRPC's own support
@@ -41,7 +48,13 @@ __all__ = [
 # gRPC makes its first connection.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-_POSTGRES = ("PostgresServer", "postgres_server")
+_MODULES = {
+    "PostgresServer": "postgres",
+    "postgres_server": "postgres",
+    "SnowflakeEmulator": "snowflake",
+    "SnowflakeFault": "snowflake",
+    "snowflake_emulator": "snowflake",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -49,5 +62,5 @@ def __getattr__(name: str) -> Any:
     # other way round.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "penstock.testing.postgres" if name in _POSTGRES else "penstock.testing.pubsub"
-    return getattr(importlib.import_module(module), name)
+    module = _MODULES.get(name, "pubsub")
+    return getattr(importlib.import_module(f"penstock.testing.{module}"), name)
