@@ -1,1 +1,1 @@
-"""Snowflake: the sink `format("snowpipe")` and what it needs."""
+"""Snowflake: the sink `format("snowpipe")` and the merge of change streams."""

@@ -199,9 +199,9 @@ class SnowflakeEmulator:
         self.stop()
         self._log.close()
 
-    def _call(self, method: str, **request: Any) -> Any:
+    def _call(self, name: str, /, **request: Any) -> Any:
         call = urllib.request.Request(
-            f"https://{self.host}:{self.port}{ADMIN_PATH}{method}",
+            f"https://{self.host}:{self.port}{ADMIN_PATH}{name}",
             data=json.dumps(request).encode(),
             method="POST",
         )
