@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, field
 
@@ -257,7 +258,7 @@ def _ranged(
 ) -> pa.Array:
     numbers = column.cast(kind)
     least, most = pc.min_max(numbers).as_py().values()
-    if least is None or (least >= low and most <= high):
+    if unfit.out_of_range == "keep" or least is None or (least >= low and most <= high):
         return column
     is_unfit = pc.fill_null(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), False)
     if unfit.out_of_range == "clamp":
@@ -270,3 +271,37 @@ def _ranged(
             unfit.add(OUT_OF_RANGE, rows[np.asarray(is_unfit)])
         numbers = pc.if_else(is_unfit, pa.scalar(None, kind), numbers)
     return numbers.cast(column.type)
+
+
+def lines(
+    frame: pl.DataFrame, raw: list[tuple[str, pa.Array]], count: int, fitting: np.ndarray | None
+) -> bytes:
+    """Write rows as lines: plain columns by polars, and columns whose JSON text is known."""
+    if not raw:
+        if fitting is not None:
+            frame = frame.filter(fitting)
+        target = io.BytesIO()
+        frame.write_ndjson(target)
+        return target.getvalue()
+    pieces: list[pa.Array | str]
+    if frame.width:
+        heads = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series()
+        pieces = [heads.str.strip_suffix("}").to_arrow()]
+    else:
+        pieces = [pa.repeat(pa.scalar("{", _TEXT), count)]
+    for position, (name, texts) in enumerate(raw):
+        comma = "," if frame.width or position else ""
+        pieces += [f"{comma}{quoted(name)}:", texts]
+    whole = _concat(*pieces, "}\n")
+    if fitting is not None:
+        whole = whole.filter(pa.array(fitting))
+    return joined(whole)
+
+
+def rows_as_documents(names: list[str], batch: pa.RecordBatch) -> pa.Array:
+    """Give each row as one JSON object, whatever its values are."""
+    keep = Unfit("keep", "keep")
+    pieces: list[pa.Array | str] = []
+    for position, (name, column) in enumerate(zip(names, batch.columns, strict=True)):
+        pieces += [f"{',' if position else '{'}{quoted(name)}:", of_values(column, keep)]
+    return _concat(*pieces, "}")

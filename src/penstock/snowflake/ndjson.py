@@ -7,7 +7,6 @@ known exactly. Never turns a value into null in silence.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,7 +82,7 @@ class Encoder:
         if extra is not None:
             frame = frame.hstack(extra) if plain else extra
         return Encoded(
-            _lines(frame, raw, batch.num_rows, marks.fitting), marks.codes, tuple(marks.reasons)
+            json_text.lines(frame, raw, batch.num_rows, marks.fitting), marks.codes, tuple(marks.reasons)
         )
 
     def _prepare(
@@ -178,28 +177,3 @@ def _check_length(
 ) -> None:
     bound = min(plan.type.size or most, most)
     marks.add(pc.greater(lengths, bound), plan.name, f"has more than {bound} {unit}")
-
-
-def _lines(
-    frame: pl.DataFrame, raw: list[tuple[str, pa.Array]], count: int, fitting: np.ndarray | None
-) -> bytes:
-    if not raw:
-        if fitting is not None:
-            frame = frame.filter(fitting)
-        target = io.BytesIO()
-        frame.write_ndjson(target)
-        return target.getvalue()
-    if frame.width:
-        heads = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series()
-        pieces = [heads.str.strip_suffix("}").to_arrow()]
-    else:
-        pieces = [pa.repeat("{", count)]
-    for position, (name, texts) in enumerate(raw):
-        comma = "," if frame.width or position else ""
-        pieces += [pa.scalar(f"{comma}{json_text.quoted(name)}:", pa.large_string()), texts]
-    pieces = [piece.cast(pa.large_string()) for piece in pieces]
-    lines = pc.binary_join_element_wise(*pieces, pa.scalar("}\n", pa.large_string()),
-                                        pa.scalar("", pa.large_string()))  # fmt: skip
-    if fitting is not None:
-        lines = lines.filter(pa.array(fitting))
-    return json_text.joined(lines)

@@ -188,6 +188,12 @@ class SnowpipeOptions(Options):
         default=None,
         example="5 minutes",
     )
+    meta_prefix: str = opt(
+        "What the names of the change stream's columns begin with, with merge=true: the source's "
+        "option of the same name.",
+        default="_",
+        advanced=True,
+    )
     host: str | None = opt(
         "The host of the account; without it <account>.snowflakecomputing.com.",
         HOST,
