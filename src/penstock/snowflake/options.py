@@ -10,14 +10,14 @@ from penstock.errors import OptionError
 from penstock.options import BOOLEAN, Options, Parser, choice, duration, integer, opt, size
 from penstock.snowflake.identifiers import TableName, read_name, read_names
 
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _SCHEDULE = re.compile(r"\s*(\d+)\s*(minute|minutes|m|min)\s*|\s*USING\s+CRON\s+.+", re.IGNORECASE)
 
 
 def _parse_prefix(value: str) -> str:
     if not _PREFIX.fullmatch(value):
-        raise ValueError("1 to 100 letters, digits, underscores and dashes")
-    return value
+        raise ValueError("a letter, then up to 99 letters, digits and underscores")
+    return value.upper()
 
 
 def _parse_columns(value: str) -> tuple[str, ...]:
@@ -108,8 +108,8 @@ class SnowpipeOptions(Options):
         example="payload, tags",
     )
     channel_prefix: str | None = opt(
-        "What the names of the stream's channels begin with; a channel is this and the partition's "
-        "number. Without it: the id of the query, which is that of its checkpoint. Two queries "
+        "What the names of the stream's channels begin with; a channel is this, in upper case, and "
+        "the partition's number. Without it: the id of the query, which is that of its checkpoint. Two queries "
         "must never have the same.",
         PREFIX,
         default=None,

@@ -10,16 +10,20 @@ import re
 from enum import Enum
 from typing import Any
 
-from snowflake.ingest.streaming import StreamingIngestClient
-from snowflake.ingest.streaming.streaming_ingest_error import StreamingIngestError
-
 from penstock.errors import AccessError, ConnectError, PenstockError, ResourceError
 from penstock.snowflake.identifiers import TableName
 from penstock.snowflake.options import SnowpipeOptions
 from penstock.snowflake.private_key import PrivateKey
 from penstock.snowflake.sink.sdk_log import capture_sdk_log
 
-SdkError = StreamingIngestError
+# The SDK opens its log when it is imported.
+capture_sdk_log()
+from snowflake.ingest.streaming import StreamingIngestClient  # noqa: E402
+from snowflake.ingest.streaming.streaming_ingest_error import (  # noqa: E402
+    StreamingIngestError as SdkError,
+)
+
+__all__ = ["CURES", "Cure", "SdkError", "cure_of", "new_client", "told", "user_error"]
 
 
 class Cure(Enum):
@@ -132,7 +136,6 @@ def user_error(exc: SdkError, table: TableName, options: SnowpipeOptions) -> Pen
 
 def new_client(options: SnowpipeOptions, table: TableName, key: PrivateKey) -> Any:
     """Make a client for a table's own pipe. Blocks, perhaps for minutes: see `within`."""
-    capture_sdk_log()
     properties = {
         "account": options.account,
         "user": options.user,

@@ -41,11 +41,14 @@ class TaskPlace:
     stream: str
     batch: int
     partition: int
+    # Whether the channel is used again by a later batch.
+    is_lasting: bool = True
 
     @property
     def channel(self) -> str:
         """The name of its channel: the same for every attempt."""
-        return f"{self.stream}-{self.partition:05d}"
+        # In the form of an unquoted name: the service takes names in requests as SQL does.
+        return f"{self.stream}_{self.partition:05d}".replace("-", "_").upper()
 
 
 @dataclass
@@ -84,7 +87,7 @@ def write_partition(
         is_good = True
         return totals
     finally:
-        task.release(is_good=is_good)
+        task.release(is_good=is_good and place.is_lasting)
 
 
 @dataclass
@@ -232,7 +235,7 @@ class _Task:
                 '.option("onRefusedRows", "dead-letter")',
             )
         if self._letters is None:
-            self._letters = self._lane(target, f"{self._place.channel}-letters")
+            self._letters = self._lane(target, f"{self._place.channel}_LETTERS")
         self._letters.take(letters(self._plan, self._place, batch, encoded, self._totals.rows))
         self._totals.dead_lettered += len(rows)
 

@@ -114,7 +114,7 @@ class SnowpipeStreamWriter(_SnowpipeWriter, DataSourceStreamArrowWriter):
         context = TaskContext.get()
         batch = context.getLocalProperty(_BATCH_KEY) if context is not None else None
         query = context.getLocalProperty(_QUERY_KEY) if context is not None else None
-        stream = self._options.channel_prefix or (query and f"penstock-{query}")
+        stream = self._options.channel_prefix or (query and f"penstock_{query}")
         if context is None or batch is None or stream is None:
             raise OptionError(
                 "NO_BATCH_ID",
@@ -138,13 +138,14 @@ class SnowpipeBatchWriter(_SnowpipeWriter, DataSourceArrowWriter):
 
     def __init__(self, options: SnowpipeOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._stream = f"penstock-write-{uuid.uuid4()}"
+        self._stream = f"penstock_write_{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition. Called by Spark in a worker, once per task attempt."""
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
-        return self._write(TaskPlace(self._stream, 0, partition), iterator)
+        place = TaskPlace(self._stream, 0, partition, is_lasting=False)
+        return self._write(place, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """End the write. Called by Spark on the driver when all tasks have succeeded."""
@@ -169,7 +170,7 @@ class SnowpipeBatchWriter(_SnowpipeWriter, DataSourceArrowWriter):
         options = self._options
         tables = {options.written: parts}
         if options.dead_letter is not None:
-            tables[options.dead_letter] = [f"{name}-letters" for name in parts]
+            tables[options.dead_letter] = [f"{name}_LETTERS" for name in parts]
         for table, names in tables.items():
             # A channel that is left costs nothing but its name; the rows are what counts.
             with contextlib.suppress(Exception):
