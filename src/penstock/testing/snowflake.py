@@ -59,7 +59,7 @@ class SnowflakeEmulator:
         self.port = port
         self._directory = directory
         self._child: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         self.ca_file = identity.ca_file
         self.private_key_file = identity.private_key_file
 
@@ -141,6 +141,25 @@ class SnowflakeEmulator:
     def warehouse_statements(self) -> int:
         """Count the statements that would have woken a warehouse."""
         return int(self._call("stats")["warehouse_statements"])
+
+    def connections(self) -> int:
+        """Count the open HTTPS connections of clients, without that of this question."""
+        return int(self._call("stats")["connections"]) - 1
+
+    def run_task(
+        self, name: str, *, database: str | None = None, schema: str | None = None
+    ) -> dict[str, Any]:
+        """Run a task at once, whatever its schedule, and wait for it; returns its run.
+
+        A run has `name`, `state` (SUCCEEDED, FAILED or SKIPPED), `started` and `completed` (seconds
+        since 1970), `error_code` and `error_message`.
+        """
+        where = {"database": database or self.database, "schema": schema or self.schema}
+        return dict(self._call("run_task", name=name, **where))
+
+    def task_history(self) -> list[dict[str, Any]]:
+        """Give the runs of all tasks since the emulator was started, the oldest first."""
+        return list(self._call("task_history")["runs"])
 
     def pid(self) -> int:
         """Give the id of the process that serves."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import snowflake.connector.errors
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from penstock.emulator.snowflake.errors import RefusedError
 from penstock.emulator.snowflake.faults import SnowflakeFault
+from penstock.emulator.snowflake.tasks import history_rows
 from penstock.emulator.snowflake.users import PublicKeyError
 
 if TYPE_CHECKING:
@@ -45,6 +47,19 @@ class Admin:
         self._server.users.set_key(user, str(request["slot"]), request["key"])
         return {}
 
+    def run_task(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run a task at once, and wait for it; returns its run."""
+        where = (str(request["database"]), str(request["schema"]), str(request["name"]))
+        try:
+            self._server.statements.tasks.run_now(where)
+        except snowflake.connector.errors.Error as exc:
+            raise RefusedError(404, "NOT_FOUND", str(exc.msg)) from None
+        return history_rows(self._server.statements.tasks.history)[-1]
+
+    def task_history(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - a method
+        """Give what became of the tasks, the oldest run first."""
+        return {"runs": history_rows(self._server.statements.tasks.history)}
+
     def stats(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - a method
         """Count requests, faults, sessions and channels; name the process."""
         server = self._server
@@ -52,6 +67,7 @@ class Admin:
             "calls": server.calls,
             "faults": server.faults.struck,
             "sessions": len(server.sql.sessions),
+            "connections": server.connections(),
             "channels": server.channels.all(),
             "warehouse_statements": server.statements.warehouse_statements,
             "pid": os.getpid(),
@@ -61,6 +77,8 @@ class Admin:
         "inject": inject,
         "clear_faults": clear_faults,
         "set_key": set_key,
+        "run_task": run_task,
+        "task_history": task_history,
         "stats": stats,
     }
 

@@ -21,7 +21,7 @@ from penstock.emulator.snowflake import ingest
 from penstock.emulator.snowflake.database import Database
 from penstock.emulator.snowflake.errors import RefusedError
 from penstock.emulator.snowflake.faults import FaultPlan
-from penstock.emulator.snowflake.tables import TableName, target_of
+from penstock.emulator.snowflake.tables import TableName, note_inserts, target_of
 
 _LOGGER = logging.getLogger(__name__)
 ChannelKey = tuple[str, str, str, str]
@@ -247,6 +247,7 @@ class Channels:
                 state.last_error_message = done.message
                 state.last_error_token = offset_token
                 state.last_error_ms = _now_ms()
+            note_inserts(self._database, connection, channel.table, done.inserted)
             self._store(connection, channel, state)
         channel.state = state
 

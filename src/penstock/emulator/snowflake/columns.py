@@ -12,9 +12,30 @@ import re
 from penstock.emulator.snowflake.database import quoted
 
 _TYPE = re.compile(r"([A-Z_ ]+?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?")
-_LONGEST_TEXT = 16_777_216
-_LONGEST_BINARY = 8_388_608
+_LONGEST = {"VARCHAR": 16_777_216, "BINARY": 8_388_608}
 _SEMI_STRUCTURED = ("VARIANT", "ARRAY", "OBJECT")
+_IN_RANGE = {
+    "DATE": "DATE",
+    "TIMESTAMP_NTZ": "TIMESTAMP",
+    "TIMESTAMP_LTZ": "TIMESTAMPTZ",
+    "TIMESTAMP_TZ": "TIMESTAMPTZ",
+}
+_CASTS = {
+    "FLOAT": "TRY_CAST({raw} AS DOUBLE)",
+    "BOOLEAN": (
+        "CASE WHEN lower({raw}) IN ('on', 'off') THEN lower({raw}) = 'on' "
+        "ELSE TRY_CAST({raw} AS BOOLEAN) END"
+    ),
+    "VARCHAR": "CASE WHEN length({raw}) <= {longest} THEN {raw} END",
+    "BINARY": (
+        "CASE WHEN length({raw}) % 2 = 0 AND length({raw}) <= 2 * {longest} "
+        "THEN TRY(unhex({raw})) END"
+    ),
+    # DuckDB has a time of 24:00:00, Snowflake has not.
+    "TIME": "CASE WHEN {raw} NOT LIKE '24%' THEN TRY_CAST({raw} AS TIME) END",
+    "OBJECT": "CASE WHEN json_type({raw}) = 'OBJECT' THEN {raw} END",
+    "ARRAY": "CASE WHEN json_type({raw}) = 'ARRAY' THEN {raw} ELSE json_array({raw}) END",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +52,7 @@ class Column:
         if match is None:
             return self.type, None, None
         kind, first, second = match.groups()
-        return kind, first and int(first), second and int(second)
+        return kind, int(first) if first else None, int(second) if second else None
 
     @property
     def read_as(self) -> str:
@@ -43,39 +64,19 @@ class Column:
     def cast(self, raw: str) -> str:
         """Give the expression of the value, null if it does not fit; `raw` is what was read."""
         kind, first, second = self._parts
-        match kind:
-            case "NUMBER":
-                return (
-                    f"TRY_CAST(trim({raw}::VARCHAR, '\"') AS DECIMAL({first or 38},{second or 0}))"
-                )
-            case "FLOAT":
-                return f"TRY_CAST({raw} AS DOUBLE)"
-            case "BOOLEAN":
-                return (
-                    f"CASE WHEN lower({raw}) IN ('on', 'off') THEN lower({raw}) = 'on' "
-                    f"ELSE TRY_CAST({raw} AS BOOLEAN) END"
-                )
-            case "VARCHAR":
-                return f"CASE WHEN length({raw}) <= {first or _LONGEST_TEXT} THEN {raw} END"
-            case "BINARY":
-                return (
-                    f"CASE WHEN length({raw}) % 2 = 0 AND length({raw}) <= "
-                    f"{2 * (first or _LONGEST_BINARY)} THEN TRY(unhex({raw})) END"
-                )
-            case "DATE":
-                return _in_range(f"TRY_CAST({raw} AS DATE)", "DATE")
-            case "TIME":
-                return f"CASE WHEN {raw} NOT LIKE '24%' THEN TRY_CAST({raw} AS TIME) END"
-            case "TIMESTAMP_NTZ":
-                return _in_range(f"TRY_CAST({raw} AS TIMESTAMP)", "TIMESTAMP")
-            case "TIMESTAMP_LTZ" | "TIMESTAMP_TZ":
-                return _in_range(f"TRY_CAST({raw} AS TIMESTAMPTZ)", "TIMESTAMPTZ")
-            case "OBJECT":
-                return f"CASE WHEN json_type({raw}) = 'OBJECT' THEN {raw} END"
-            case "ARRAY":
-                return f"CASE WHEN json_type({raw}) = 'ARRAY' THEN {raw} ELSE json_array({raw}) END"
-            case _:
-                return raw
+        if kind in _IN_RANGE:
+            # Years of the service; also keeps DuckDB's infinity out.
+            name = _IN_RANGE[kind]
+            value = f"TRY_CAST({raw} AS {name})"
+            return (
+                f"CASE WHEN {value} >= {name} '0001-01-01' AND {value} < {name} '10000-01-01' "
+                f"THEN {value} END"
+            )
+        if kind == "NUMBER":
+            type_ = f"DECIMAL({first or 38},{second or 0})"
+            return f"TRY_CAST(trim({raw}::VARCHAR, '\"') AS {type_})"
+        longest = first or _LONGEST.get(kind, 0)
+        return _CASTS.get(kind, "{raw}").format(raw=raw, longest=longest)
 
     def reason(self, raw: str, value: str) -> str:
         """Give the expression of the message about a value that does not fit, null if it fits."""
@@ -108,14 +109,6 @@ class Column:
         return f"({value} IS NULL)"
 
 
-def _in_range(expression: str, kind: str) -> str:
-    # Years of the service; also keeps DuckDB's infinity out.
-    return (
-        f"CASE WHEN {expression} >= {kind} '0001-01-01' AND {expression} < {kind} '10000-01-01' "
-        f"THEN {expression} END"
-    )
-
-
 def from_duckdb(data_type: str) -> str:
     """Name the Snowflake type of a DuckDB type, for columns that were not declared to us."""
     if data_type.startswith("DECIMAL("):
@@ -129,8 +122,8 @@ def from_duckdb(data_type: str) -> str:
         "UBIGINT": "NUMBER(38,0)",
         "FLOAT": "FLOAT",
         "DOUBLE": "FLOAT",
-        "VARCHAR": f"VARCHAR({_LONGEST_TEXT})",
-        "BLOB": f"BINARY({_LONGEST_BINARY})",
+        "VARCHAR": f"VARCHAR({_LONGEST['VARCHAR']})",
+        "BLOB": f"BINARY({_LONGEST['BINARY']})",
         "TIME": "TIME(9)",
         "TIMESTAMP": "TIMESTAMP_NTZ(9)",
         "TIMESTAMP_NS": "TIMESTAMP_NTZ(9)",

@@ -8,18 +8,20 @@ TABLE shows types as they were declared.
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import Any
 
 import duckdb
 import snowflake.connector.errors
-from fakesnow.conn import FakeSnowflakeConnection
 from fakesnow.cursor import FakeSnowflakeCursor
 from fakesnow.transforms.merge import operations
-from sqlglot import exp
+from sqlglot import Expr, exp
 
 from penstock.emulator.snowflake import declared, tables
-from penstock.emulator.snowflake.database import Database, quoted
+from penstock.emulator.snowflake.database import Connection, Database, quoted
 from penstock.emulator.snowflake.errors import sql_error
+from penstock.emulator.snowflake.names import unquoted
 
 _INTEGERS = (
     exp.DataType.Type.INT,
@@ -33,9 +35,42 @@ _ACTIONS = {"inserted": "INSERT", "updated": "UPDATE", "deleted": "DELETE"}
 class Cursor(FakeSnowflakeCursor):
     """A cursor that runs one statement."""
 
-    def __init__(self, database: Database, connection: FakeSnowflakeConnection) -> None:
+    def __init__(self, database: Database, connection: Connection) -> None:
         super().__init__(conn=connection, duck_conn=connection._duck_conn)
         self._database = database
+        self.connection = connection
+
+    def run_parsed(self, expression: Expr, parameters: Any) -> None:
+        """Run a statement that was parsed already."""
+        if parameters is not None and not isinstance(parameters, dict):
+            parameters = list(parameters)
+        self.check_db_and_schema(expression)
+        for statement in self._transform_explode(expression):
+            transformed = self._transform(statement, parameters)
+            self._execute(transformed, parameters if transformed.find(exp.Placeholder) else None)
+
+    def begin(self) -> None:
+        """Begin a transaction; within one, this is nothing."""
+        if not self.connection.is_in_transaction:
+            self._duck_conn.begin()
+            self.connection.is_explicit = True
+        self.say("Statement executed successfully.")
+
+    def end(self, *, is_commit: bool) -> None:
+        """Commit or roll back; without a transaction, this is nothing."""
+        try:
+            if self.connection.is_in_transaction:
+                self.connection.is_explicit = False
+                self.connection._in_transaction = False
+                try:
+                    self._duck_conn.commit() if is_commit else self._duck_conn.rollback()
+                except duckdb.Error as exc:
+                    with contextlib.suppress(duckdb.Error):
+                        self._duck_conn.rollback()
+                    raise translated(exc) from exc
+        finally:
+            self._database.change_lock.release(self.connection)
+        self.say("Statement executed successfully.")
 
     def answer(self, sql: str, parameters: list[Any] | None = None) -> None:
         """Let the result be that of a statement of DuckDB, which is not looked at further."""
@@ -47,19 +82,23 @@ class Cursor(FakeSnowflakeCursor):
         self.answer(f"SELECT {text(status)} AS status")
 
     def _finish(self, sql: str, parameters: list[Any] | None = None) -> None:
-        self._arrow_table = self._duck_conn.to_arrow_table()
-        self._rowcount = self._arrow_table.num_rows
-        self._last_sql = sql
-        self._last_params = parameters
-        self._last_transformed = exp.Select()
-        self._sfqid = "00000000-0000-0000-0000-000000000000"
+        table: Any = self._duck_conn.to_arrow_table()
+        # fakesnow's fields have no types but that of their first value, None.
+        vars(self).update(
+            _arrow_table=table,
+            _arrow_table_fetch_index=None,
+            _rowcount=table.num_rows,
+            _last_sql=sql,
+            _last_params=parameters,
+            _last_transformed=exp.Select(),
+        )
 
-    def _transform_explode(self, expression: exp.Expression) -> list[exp.Expression]:
+    def _transform_explode(self, expression: Expr) -> list[Expr]:
         if isinstance(expression, exp.Merge):
             return [expression]
         return list(super()._transform_explode(expression))
 
-    def _transform(self, expression: exp.Expression, params: Any) -> exp.Expression:
+    def _transform(self, expression: Expr, params: Any) -> Expr:
         # One digit count instead of two keeps fakesnow from making 64 bits of them.
         for node in list(expression.find_all(exp.DataType)):
             params_of = [param.sql() for param in node.expressions]
@@ -68,12 +107,14 @@ class Cursor(FakeSnowflakeCursor):
             ):
                 node.replace(exp.DataType.build("DECIMAL(38)", dialect="snowflake"))
         types = declared.types_of(expression)
+        is_logged = declared.take_properties(expression)
         transformed = super()._transform(expression, params)
         transformed.args.pop("text_lengths", None)
         transformed.args["declared_types"] = types
+        transformed.args["error_logging"] = is_logged
         return transformed
 
-    def _execute(self, transformed: exp.Expression, params: Any = None) -> None:
+    def _execute(self, transformed: Expr, params: Any = None) -> None:
         if isinstance(transformed, exp.Merge):
             self._merge(transformed, params)
         elif declared.is_form_change(transformed):
@@ -87,6 +128,11 @@ class Cursor(FakeSnowflakeCursor):
             super()._execute(transformed, params)
 
     def _merge(self, statement: exp.Merge, params: Any) -> None:
+        for when in statement.find_all(exp.When):
+            then = when.args.get("then")
+            for change in then.expressions if isinstance(then, exp.Update) else []:
+                # DuckDB knows whose column is set, and takes no table's name there.
+                change.this.set("table", None)
         sql = statement.sql(dialect="duckdb") + " RETURNING merge_action"
         self._guarded(sql, params)
         actions = [action for (action,) in self._duck_conn.fetchall()]
@@ -97,9 +143,9 @@ class Cursor(FakeSnowflakeCursor):
             if clauses
         )
         self.answer(f"SELECT {counted}")
-        self._rowcount = len(actions)
+        vars(self).update(_rowcount=len(actions))
 
-    def _change_form(self, statement: exp.Expression) -> None:
+    def _change_form(self, statement: Expr) -> None:
         """Create, alter or drop a table or schema; commits what was open, as in Snowflake."""
         self.commit_open()
         with self._database.form_lock:
@@ -113,6 +159,14 @@ class Cursor(FakeSnowflakeCursor):
                 self.use(named.catalog or str(self._conn.database), named.db)
         self.say(status)
 
+    def forget_place(self) -> None:
+        """Leave the session without a database."""
+        self._duck_conn.execute("SET schema = 'memory.main'")
+        self._conn.database = None
+        self._conn.database_set = False
+        self._conn._schema = None
+        self._conn.schema_set = False
+
     def use(self, database: str, schema: str | None) -> None:
         """Make a database and schema the session's own."""
         where = f"{quoted(database)}.{quoted(schema or 'main')}"
@@ -124,11 +178,31 @@ class Cursor(FakeSnowflakeCursor):
 
     def commit_open(self) -> None:
         """Commit the open transaction, if there is one."""
-        try:
-            self._duck_conn.commit()
-        except duckdb.TransactionException:
-            pass
-        self._conn._in_transaction = False
+        if self.connection.is_in_transaction:
+            self.end(is_commit=True)
+
+    def use_statement(self, statement: exp.Use) -> bool:
+        """Run USE DATABASE or USE SCHEMA; tells whether it was one."""
+        kind = str(statement.args.get("kind") or "DATABASE").upper()
+        named = statement.this
+        if kind not in ("DATABASE", "SCHEMA") or not isinstance(named, exp.Table):
+            return False
+        parts = [unquoted(part.sql(dialect="snowflake")) for part in named.parts]
+        if kind == "DATABASE" and len(parts) == 1:
+            parts.append("PUBLIC")
+        database, schema = parts if len(parts) == 2 else (self._conn.database, parts[0])
+        found = self._duck_conn.execute(
+            "SELECT schema_name FROM duckdb_schemas() WHERE database_name = ? "
+            "AND lower(schema_name) = lower(?)",
+            [database, schema],
+        ).fetchone()
+        if found is None:
+            raise sql_error(
+                "Object does not exist, or operation cannot be performed.", 2043, "02000"
+            )
+        self.use(str(database), found[0])
+        self.say("Statement executed successfully.")
+        return True
 
     def _describe_table(self, statement: exp.Describe) -> None:
         named = statement.find(exp.Table)
@@ -159,22 +233,29 @@ class Cursor(FakeSnowflakeCursor):
             raise translated(exc) from exc
 
 
-def translated(error: duckdb.Error) -> snowflake.connector.errors.ProgrammingError:
+# What a message of DuckDB holds, and the error that Snowflake has for it.
+_NUMBERS = (
+    ("affect the same target row more than once", 100090, "42P18"),
+    ("already exists", 2002, "42710"),
+    ("not found in FROM clause", 904, "42000"),
+    ("does not have a column named", 904, "42000"),
+    ("NOT NULL constraint failed", 100072, "22000"),
+    ("does not exist", 2003, "42S02"),
+)
+
+
+def translated(error: Exception) -> snowflake.connector.errors.ProgrammingError:
     """Give an error of DuckDB the number that Snowflake's has, where there is one."""
-    message = str(error)
+    message = str(getattr(error, "raw_msg", None) or error)
     first = message.split("\n", maxsplit=1)[0]
-    if "affect the same target row more than once" in message:
-        return sql_error("Duplicate row detected during DML action", 100090, "42P18")
-    if "already exists" in first:
-        return sql_error(first, 2002, "42710")
-    if isinstance(error, duckdb.CatalogException):
-        return sql_error(first, 2003, "42S02")
-    if isinstance(error, duckdb.BinderException):
-        return sql_error(first, 904, "42000")
-    if isinstance(error, duckdb.ConstraintException):
-        return sql_error(first, 100072, "22000")
-    if isinstance(error, duckdb.ConversionException):
-        return sql_error(first, 100038, "22018")
+    for part, number, state in _NUMBERS:
+        if part in message:
+            return sql_error(first, number, state)
+    if isinstance(error, duckdb.ConversionException) or first.startswith("Conversion Error"):
+        is_time = re.search(r"\b(date|time|timestamp)", first, re.IGNORECASE) is not None
+        return sql_error(first, 100035 if is_time else 100038, "22007" if is_time else "22018")
+    if isinstance(error, snowflake.connector.errors.ProgrammingError):
+        return error
     return sql_error(first, 1003, "42000")
 
 

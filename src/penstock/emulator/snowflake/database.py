@@ -5,6 +5,8 @@ change together with rows (channels, refused rows) lives in the table's own data
 that fakesnow hides there; users and tasks live in the global one.
 """
 
+# ruff: noqa: S608, SLF001 - names are ours or checked; fakesnow is filled from inside
+
 from __future__ import annotations
 
 import contextlib
@@ -16,6 +18,7 @@ from typing import Any
 
 import duckdb
 from fakesnow import info_schema, macros
+from fakesnow.conn import FakeSnowflakeConnection
 from fakesnow.instance import GLOBAL_DATABASE_NAME, FakeSnow
 from fakesnow.transforms import show
 
@@ -23,6 +26,7 @@ from penstock.emulator.snowflake.errors import sql_error
 
 # fakesnow puts a database's name into statements as it is.
 _DATABASE_NAME = re.compile(r"[A-Z_][A-Z0-9_$]*")
+_LONGEST_LOCK_SECONDS = 300.0
 HIDDEN_SCHEMA = "_fs_information_schema"
 
 _GLOBAL = """
@@ -33,6 +37,7 @@ CREATE TABLE IF NOT EXISTS _fs_global._penstock.users (
 CREATE TABLE IF NOT EXISTS _fs_global._penstock.tasks (
     database VARCHAR, schema VARCHAR, name VARCHAR, warehouse VARCHAR, seconds DOUBLE,
     schedule VARCHAR, condition VARCHAR, body VARCHAR, state VARCHAR, created TIMESTAMPTZ,
+    comment VARCHAR,
     PRIMARY KEY (database, schema, name)
 );
 CREATE TABLE IF NOT EXISTS _fs_global._penstock.pipes (
@@ -57,11 +62,51 @@ CREATE TABLE IF NOT EXISTS {db}._fs_information_schema._penstock_tables (
 CREATE TABLE IF NOT EXISTS {db}._fs_information_schema._penstock_streams (
     schema VARCHAR, name VARCHAR, table_schema VARCHAR, "table" VARCHAR, consumed BIGINT
 );
+CREATE TABLE IF NOT EXISTS {db}._fs_information_schema._penstock_inserts (
+    schema VARCHAR, "table" VARCHAR, rows BIGINT
+);
 CREATE TABLE IF NOT EXISTS {db}._fs_information_schema._penstock_errors (
     schema VARCHAR, "table" VARCHAR, "timestamp" TIMESTAMPTZ, pipe VARCHAR, channel VARCHAR,
     offset_token VARCHAR, message VARCHAR, payload JSON
 );
 """
+
+
+class Connection(FakeSnowflakeConnection):
+    """fakesnow's connection, which also knows of transactions that a statement began."""
+
+    is_explicit = False
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Tell whether a transaction is open."""
+        return self.is_explicit or self._in_transaction
+
+
+class ChangeLock:
+    """Lets one transaction at a time update and delete, as Snowflake's locks do with a table.
+
+    DuckDB would let the second one fail instead.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._owner: Connection | None = None
+
+    def acquire(self, owner: Connection, seconds: float = _LONGEST_LOCK_SECONDS) -> bool:
+        """Wait for the lock; it stays with its owner until it is released."""
+        with self._changed:
+            is_free = self._changed.wait_for(lambda: self._owner in (None, owner), seconds)
+            if is_free:
+                self._owner = owner
+            return is_free
+
+    def release(self, owner: Connection) -> None:
+        """Give the lock back, if it is this owner's."""
+        with self._changed:
+            if self._owner is owner:
+                self._owner = None
+                self._changed.notify_all()
 
 
 def quoted(name: str) -> str:
@@ -85,6 +130,9 @@ class Database(FakeSnow):
         # Held by whoever changes a table's form, and by ingest while it inserts: DuckDB would let
         # one of the two fail where Snowflake lets it wait.
         self.form_lock = threading.RLock()
+        self.change_lock = ChangeLock()
+        # Tables with streams; only their inserts are counted.
+        self.streamed: set[tuple[str, str, str]] = set()
         self._lock = threading.Lock()
         if directory is not None:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,6 +157,10 @@ class Database(FakeSnow):
         self.duck_conn.execute(macros.creation_sql(name))
         self.duck_conn.execute(_PER_DATABASE.format(db=name))
         self.duck_conn.execute(f"CREATE SCHEMA IF NOT EXISTS {name}.PUBLIC")
+        for schema, table in self.duck_conn.execute(
+            f'SELECT table_schema, "table" FROM {name}.{HIDDEN_SCHEMA}._penstock_streams'
+        ).fetchall():
+            self.streamed.add((name, schema, table))
 
     def create(self, name: str) -> None:
         """Create a database with its schema PUBLIC, as Snowflake does."""
@@ -134,6 +186,26 @@ class Database(FakeSnow):
                 "SELECT database_name FROM duckdb_databases() WHERE NOT internal"
             ).fetchall()
         return [name for (name,) in found if name not in ("memory", GLOBAL_DATABASE_NAME)]
+
+    def connect(  # type: ignore[override]  # fakesnow's takes a database and schema
+        self, *, autocommit: bool = True
+    ) -> Connection:
+        """Open a session's connection, without a database and schema."""
+        return Connection(
+            self.cursor(),
+            self.results_cache,
+            create_database=False,
+            create_schema=False,
+            db_path=self.db_path,
+            autocommit=autocommit,
+        )
+
+    def leave(self, connection: Connection) -> None:
+        """Close a session's connection; what it has not committed is undone."""
+        with contextlib.suppress(duckdb.Error):
+            connection._duck_conn.rollback()
+        connection.close()
+        self.change_lock.release(connection)
 
     def close(self) -> None:
         """Write everything to the files, and let them go."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 import duckdb
-from sqlglot import exp
+from sqlglot import Expr, exp
 
-from penstock.emulator.snowflake.tables import TableName, find_table
+from penstock.emulator.snowflake.errors import sql_error
+from penstock.emulator.snowflake.tables import TableName, find_table, set_error_logging
 
 _T = exp.DataType.Type
 _LENGTHS = {"VARCHAR": 16_777_216, "BINARY": 8_388_608}
@@ -40,14 +41,31 @@ _NAMES = {
 }
 
 
-def is_form_change(statement: exp.Expression) -> bool:
+def is_form_change(statement: Expr) -> bool:
     """Tell whether a statement creates, alters or drops a table or schema."""
     if isinstance(statement, exp.Create | exp.Drop):
         return str(statement.args.get("kind")).upper() in ("TABLE", "SCHEMA", "VIEW")
     return isinstance(statement, exp.Alter)
 
 
-def types_of(statement: exp.Expression) -> dict[str, str]:
+def take_properties(statement: Expr) -> bool:
+    """Take away properties that DuckDB does not know; tells whether errors shall be logged."""
+    properties = statement.args.get("properties")
+    if not isinstance(statement, exp.Create) or not isinstance(properties, exp.Properties):
+        return False
+    is_logged = False
+    for entry in list(properties.expressions):
+        name = entry.name.upper() if type(entry) is exp.Property else ""
+        value = str(entry.args.get("value")).upper()
+        if name == "ENABLE_SCHEMA_EVOLUTION" and value == "TRUE":
+            raise sql_error("the emulator has no schema evolution of its own", 2, "0A000")
+        is_logged = is_logged or (name == "ERROR_LOGGING" and value == "TRUE")
+        if name:
+            entry.pop()
+    return is_logged
+
+
+def types_of(statement: Expr) -> dict[str, str]:
     """Give the Snowflake types that a statement declares for columns."""
     if not isinstance(statement, exp.Create | exp.Alter):
         return {}
@@ -83,7 +101,7 @@ def _shown(kind: exp.DataType) -> str | None:
 
 def record(
     connection: duckdb.DuckDBPyConnection,
-    statement: exp.Expression,
+    statement: Expr,
     database: str | None,
     schema: str | None,
 ) -> str:
@@ -91,7 +109,8 @@ def record(
     named = statement.find(exp.Table)
     kind = str(statement.args.get("kind")).upper()
     name = (named.db if kind == "SCHEMA" else named.name) if named is not None else ""
-    if named is not None and kind == "TABLE":
+    is_temporary = bool(statement.find(exp.TemporaryProperty))
+    if named is not None and kind == "TABLE" and not is_temporary:
         table = TableName(named.catalog or str(database), named.db or str(schema), named.name)
         if isinstance(statement, exp.Create):
             found = find_table(connection, table.database, table.schema, table.name)
@@ -99,6 +118,8 @@ def record(
             if not is_kept:
                 _forget(connection, found or table)
                 _remember(connection, found or table, statement.args.get("declared_types", {}))
+                if statement.args.get("error_logging"):
+                    set_error_logging(connection, found or table, is_on=True)
         elif isinstance(statement, exp.Drop):
             _forget(connection, table)
         else:

@@ -113,7 +113,7 @@ def _insert_file(
         f"INSERT INTO {table.sql()} ({into}) SELECT {', '.join(values)} FROM _staged"
         + (" WHERE NOT misfit" if refused else "")
     )
-    message = _tell(connection, table, named, origin) if refused else None
+    message = _tell(connection, table, named, path, origin) if refused else None
     return Inserted(parsed, parsed - refused, message)
 
 
@@ -148,15 +148,18 @@ def _tell(
     connection: duckdb.DuckDBPyConnection,
     table: TableName,
     named: list[tuple[str, str, Column]],
+    path: str,
     origin: tuple[str, str, str],
 ) -> str:
     """Keep the refused rows if the table asks for it; returns the last one's message."""
     reasons = ", ".join(column.reason(raw, value) for raw, value, column in named)
     if tables.has_error_logging(connection, table):
-        payload = ", ".join(f"{_text(column.name)}: {raw}" for raw, _, column in named)
+        # Lines as they came, also with keys that no column has; both are in the body's order.
         connection.execute(
             f"INSERT INTO {table.hidden('errors')} SELECT ?, ?, now(), ?, ?, ?, "
-            f"coalesce({reasons}), to_json({{{payload}}}) FROM _staged WHERE misfit",
+            f"coalesce({reasons}), line FROM _staged JOIN (SELECT json AS line, "
+            f"row_number() OVER () - 1 AS number FROM read_ndjson_objects({_text(path)}, "
+            f"maximum_object_size = {_LARGEST_ROW_BYTES})) ON number = _staged.rowid WHERE misfit",
             [table.schema, table.name, *origin],
         )
     row = connection.execute(

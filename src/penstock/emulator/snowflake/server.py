@@ -65,6 +65,10 @@ class SnowflakeServer:
             self.users.create(USER)
             self.users.set_key(USER, "RSA_PUBLIC_KEY", identity.public_key_file.read_text())
 
+    def connections(self) -> int:
+        """Count the open connections of clients, that of this question among them."""
+        return len(self._server.server_state.connections) if self._server is not None else 0
+
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address. Port 0 takes a free one."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -100,6 +104,7 @@ class SnowflakeServer:
             if self._serving.done():
                 self._serving.result()
             await asyncio.sleep(0.01)
+        self.statements.tasks.start()
         return host, int(listener.getsockname()[1])
 
     async def stop(self) -> None:
@@ -107,6 +112,7 @@ class SnowflakeServer:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
+        await asyncio.to_thread(self.statements.tasks.stop)
         await asyncio.to_thread(self.sql.close)
         self.database.close()
 
@@ -123,26 +129,30 @@ class SnowflakeServer:
 
     async def _respond(self, request: Request) -> Response | None:
         """Give the answer, or None if the connection shall be cut."""
-        path = request.url.path
         try:
-            if path.startswith(ADMIN_PATH):
-                return await self.admin.serve(request, path.removeprefix(ADMIN_PATH))
-            if name := _SQL.get((request.method, path)):
-                return await self._struck(name, "", lambda: getattr(self.sql, name)(request))
-            if path in _IGNORED:
-                return JSONResponse({"success": True, "data": None, "code": None})
-            found = route(request.method, request.scope["raw_path"])
-            if found is None:
-                raise RefusedError(404, "NOT_FOUND", f"there is nothing at {path}")
-            name, names = found
-            channel = names[3] if len(names) > 3 else ""
-            endpoint = getattr(self.streaming, name)
-            return await self._struck(name, channel, lambda: endpoint(request, names))
+            return await self._dispatch(request)
         except RefusedError as exc:
             return _refused(exc.status, exc.code, exc.message)
         except Exception as exc:  # the top of a request: one bad one must not take others with it
             _LOGGER.exception("a request failed by a mistake of the emulator")
             return _refused(500, "EMULATOR_ERROR", f"emulator error: {exc!r}")
+
+    async def _dispatch(self, request: Request) -> Response | None:
+        path = request.url.path
+        if path.startswith(ADMIN_PATH):
+            return await self.admin.serve(request, path.removeprefix(ADMIN_PATH))
+        if (request.method, path) in _SQL:
+            name = _SQL[(request.method, path)]
+            return await self._struck(name, "", lambda: getattr(self.sql, name)(request))
+        if path in _IGNORED:
+            return JSONResponse({"success": True, "data": None, "code": None})
+        found = route(request.method, request.scope["raw_path"])
+        if found is None:
+            raise RefusedError(404, "NOT_FOUND", f"there is nothing at {path}")
+        name, names = found
+        channel = names[3] if len(names) > 3 else ""
+        endpoint = getattr(self.streaming, name)
+        return await self._struck(name, channel, lambda: endpoint(request, names))
 
     async def _struck(
         self, name: str, channel: str, serve: Callable[[], Awaitable[Response]]

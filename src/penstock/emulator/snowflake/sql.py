@@ -19,7 +19,6 @@ from typing import Any
 
 import snowflake.connector.errors
 from fakesnow.arrow import to_ipc, to_sf
-from fakesnow.conn import FakeSnowflakeConnection
 from fakesnow.converter import from_binding
 from fakesnow.expr import normalise_ident
 from fakesnow.rowtype import describe_as_rowtype
@@ -30,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from penstock.emulator.snowflake.cursor import Cursor
-from penstock.emulator.snowflake.database import Database
+from penstock.emulator.snowflake.database import Connection, Database
 from penstock.emulator.snowflake.errors import JWT_INVALID, LoginRefusedError, RefusedError
 from penstock.emulator.snowflake.statements import Statements
 from penstock.emulator.snowflake.users import Users
@@ -43,7 +42,7 @@ class Session:
     """One logged-in connection; its lock lets one statement run at a time."""
 
     user: str
-    connection: FakeSnowflakeConnection
+    connection: Connection
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
@@ -73,7 +72,7 @@ class Sql:
         query = request.query_params
 
         def connect() -> Session:
-            connection = self._database.connect(autocommit=is_autocommit)
+            connection = self._database.connect(autocommit=bool(is_autocommit))
             session = Session(user, connection)
             self._statements.enter(
                 Cursor(self._database, connection),
@@ -156,8 +155,7 @@ class Sql:
 
     def _close(self, session: Session) -> None:
         with session.lock:
-            self._statements.leave(session.connection)
-            session.connection.close()
+            self._database.leave(session.connection)
 
     def close(self) -> None:
         """Close all sessions."""
@@ -173,7 +171,7 @@ class Sql:
 
 def _answer(cursor: Cursor, session: Session, type_id: int) -> Response:
     answer = _described(cursor, session, type_id)
-    table = cursor._arrow_table  # noqa: SLF001 - a cursor of ours
+    table: Any = cursor._arrow_table  # noqa: SLF001 - a cursor of ours
     if table is None:
         answer |= {"queryResultFormat": "arrow", "rowsetBase64": "", "total": 0}
     elif type_id in DML_TYPE_IDS:

@@ -1,6 +1,7 @@
-"""The REST endpoints of Snowpipe Streaming, as the official SDK asks for them; runs in the emulator.
+"""The REST endpoints of Snowpipe Streaming, as the official SDK asks for them.
 
-Names come percent-encoded in the path, which may hold any character, a slash too.
+Runs in the emulator. Names come percent-encoded in the path, and may hold any character, a slash
+too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,24 @@ _PARAMETERS = {
     "mem_throttle_high_watermark_percent": 95,
     "mem_throttle_low_watermark_percent": 90,
 }
+
+
+_PIPE = "v2/streaming/databases/*/schemas/*/pipes/*"
+_DATA = "v2/streaming/data/databases/*/schemas/*/pipes/*"
+# Method, path with * for names, and the name of the endpoint.
+_ROUTES = [
+    (method, path.split("/"), name)
+    for method, path, name in (
+        ("GET", "v2/streaming/hostname", "hostname"),
+        ("POST", "oauth/token", "token"),
+        ("POST", "telemetry/send/sessionless", "telemetry"),
+        ("POST", f"{_PIPE}:pipe-info", "pipe_info"),
+        ("POST", f"{_PIPE}:bulk-channel-status", "channel_status"),
+        ("PUT", f"{_PIPE}/channels/*", "open_channel"),
+        ("DELETE", f"{_PIPE}/channels/*", "drop_channel"),
+        ("POST", f"{_DATA}/channels/*/rows", "append_rows"),
+    )
+]
 
 
 class Streaming:
@@ -144,29 +163,14 @@ def route(method: str, raw_path: bytes) -> tuple[str, list[str]] | None:
         parts = [unquote(part, errors="strict") for part in path.split("/")[1:]]
     except UnicodeDecodeError:
         return None
-    match method, parts:
-        case "GET", ["v2", "streaming", "hostname"]:
-            return "hostname", []
-        case "POST", ["oauth", "token"]:
-            return "token", []
-        case "POST", ["telemetry", "send", "sessionless"]:
-            return "telemetry", []
-        case "POST", ["v2", "streaming", "databases", db, "schemas", schema, "pipes", pipe]:
-            for ending, name in (
-                (":pipe-info", "pipe_info"),
-                (":bulk-channel-status", "channel_status"),
-            ):
-                if pipe.endswith(ending):
-                    return name, [db, schema, pipe.removesuffix(ending)]
-        case "PUT" | "DELETE", [
-            "v2", "streaming", "databases", db, "schemas", schema, "pipes", pipe, "channels", c,
-        ]:  # fmt: skip
-            return "open_channel" if method == "PUT" else "drop_channel", [db, schema, pipe, c]
-        case "POST", [
-            "v2", "streaming", "data", "databases", db, "schemas", schema, "pipes", pipe,
-            "channels", c, "rows",
-        ]:  # fmt: skip
-            return "append_rows", [db, schema, pipe, c]
+    for known, pattern, name in _ROUTES:
+        ending = pattern[-1][1:] if pattern[-1].startswith("*:") else ""
+        if method != known or len(parts) != len(pattern) or not parts[-1].endswith(ending):
+            continue
+        pairs = list(zip(pattern, parts, strict=True))
+        if all(want.startswith("*") or want == part for want, part in pairs):
+            names = [part for want, part in pairs if want.startswith("*")]
+            return name, [*names[:-1], names[-1].removesuffix(ending)] if names else []
     return None
 
 

@@ -73,6 +73,28 @@ def has_error_logging(connection: duckdb.DuckDBPyConnection, table: TableName) -
     return bool(row and row[0])
 
 
+def set_error_logging(
+    connection: duckdb.DuckDBPyConnection, table: TableName, *, is_on: bool
+) -> None:
+    """Keep refused rows of this table from now on, or no longer."""
+    where = [table.schema, table.name]
+    connection.execute(
+        f'DELETE FROM {table.hidden("tables")} WHERE schema = ? AND "table" = ?', where
+    )
+    connection.execute(f"INSERT INTO {table.hidden('tables')} VALUES (?, ?, ?)", [*where, is_on])
+
+
+def note_inserts(
+    database: Database, connection: duckdb.DuckDBPyConnection, table: TableName, rows: int
+) -> None:
+    """Count rows for the streams on a table, in the transaction that inserts them."""
+    if (table.database, table.schema, table.name) in database.streamed:
+        connection.execute(
+            f"INSERT INTO {table.hidden('inserts')} VALUES (?, ?, ?)",
+            [table.schema, table.name, rows],
+        )
+
+
 def target_of(database: Database, db: str, schema: str, pipe: str) -> TableName:
     """Find the table that a pipe writes to: its own pipe, or a named one."""
     connection = database.cursor()
