@@ -23,6 +23,7 @@ from penstock.emulator.snowflake.admin import ADMIN_PATH
 from penstock.emulator.snowflake.certificates import Identity
 from penstock.emulator.snowflake.faults import SnowflakeFault
 from penstock.emulator.snowflake.server import ACCOUNT, DATABASE, USER
+from penstock.emulator.snowflake.streaming import ROW_MODE_PROPERTIES
 from penstock.errors import ConnectError
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class SnowflakeEmulator:
             "port": self.port,
             "scheme": "https",
             "ssl": "on",
+            **ROW_MODE_PROPERTIES,
         }
 
     def inject(self, fault: SnowflakeFault) -> None:

@@ -272,7 +272,7 @@ class Channels:
         target_of(self._database, *pipe)
         answer = {}
         for name in names:
-            channel = self._channels.get((*pipe, name))
+            channel = self._channels.get((*pipe, name.upper()))
             if channel is not None:
                 with channel.lock:
                     answer[name] = channel.status()

@@ -29,6 +29,16 @@ _INTEGERS = (
     exp.DataType.Type.SMALLINT,
     exp.DataType.Type.TINYINT,
 )
+# DuckDB's have no size.
+_UNSIZED = (
+    exp.DataType.Type.BINARY,
+    exp.DataType.Type.VARBINARY,
+    exp.DataType.Type.TIME,
+    exp.DataType.Type.TIMESTAMP,
+    exp.DataType.Type.TIMESTAMPNTZ,
+    exp.DataType.Type.TIMESTAMPLTZ,
+    exp.DataType.Type.TIMESTAMPTZ,
+)
 _ACTIONS = {"inserted": "INSERT", "updated": "UPDATE", "deleted": "DELETE"}
 
 
@@ -108,6 +118,9 @@ class Cursor(FakeSnowflakeCursor):
                 node.replace(exp.DataType.build("DECIMAL(38)", dialect="snowflake"))
         types = declared.types_of(expression)
         is_logged = declared.take_properties(expression)
+        for node in expression.find_all(exp.DataType):
+            if node.this in _UNSIZED:
+                node.set("expressions", [])
         transformed = super()._transform(expression, params)
         transformed.args.pop("text_lengths", None)
         transformed.args["declared_types"] = types

@@ -101,9 +101,9 @@ def _insert_file(
     )
     named = list(zip(raws, values, (c for _, c in columns), strict=True))
     misfit = " OR ".join(c.misfit(raw, value) for raw, value, c in named)
+    rows = f"(SELECT *, {casts} FROM (SELECT {selected} FROM {source}))"
     connection.execute(
-        "CREATE TEMP TABLE _staged AS SELECT *, "
-        f"({misfit}) AS misfit FROM (SELECT *, {casts} FROM (SELECT {selected} FROM {source}))"
+        f"CREATE TEMP TABLE _staged AS SELECT {', '.join(values)}, ({misfit}) AS misfit FROM {rows}"
     )
     found = connection.execute("SELECT count(*), count_if(misfit) FROM _staged").fetchone()
     assert found is not None  # noqa: S101 - an aggregate has one row
@@ -113,7 +113,15 @@ def _insert_file(
         f"INSERT INTO {table.sql()} ({into}) SELECT {', '.join(values)} FROM _staged"
         + (" WHERE NOT misfit" if refused else "")
     )
-    message = _tell(connection, table, named, path, origin) if refused else None
+    message = None
+    if refused:
+        reasons = ", ".join(column.reason(raw, value) for raw, value, column in named)
+        connection.execute(
+            "CREATE OR REPLACE TEMP TABLE _refused AS SELECT number, reason FROM (SELECT "
+            f"row_number() OVER () AS number, coalesce({reasons}) AS reason FROM {rows}) "
+            "WHERE reason IS NOT NULL"
+        )
+        message = _tell(connection, table, path, origin)
     return Inserted(parsed, parsed - refused, message)
 
 
@@ -145,25 +153,20 @@ def _matched(
 
 
 def _tell(
-    connection: duckdb.DuckDBPyConnection,
-    table: TableName,
-    named: list[tuple[str, str, Column]],
-    path: str,
-    origin: tuple[str, str, str],
+    connection: duckdb.DuckDBPyConnection, table: TableName, path: str, origin: tuple[str, str, str]
 ) -> str:
     """Keep the refused rows if the table asks for it; returns the last one's message."""
-    reasons = ", ".join(column.reason(raw, value) for raw, value, column in named)
     if tables.has_error_logging(connection, table):
         # Lines as they came, also with keys that no column has; both are in the body's order.
         connection.execute(
-            f"INSERT INTO {table.hidden('errors')} SELECT ?, ?, now(), ?, ?, ?, "
-            f"coalesce({reasons}), line FROM _staged JOIN (SELECT json AS line, "
-            f"row_number() OVER () - 1 AS number FROM read_ndjson_objects({_text(path)}, "
-            f"maximum_object_size = {_LARGEST_ROW_BYTES})) ON number = _staged.rowid WHERE misfit",
+            f"INSERT INTO {table.hidden('errors')} SELECT ?, ?, now(), ?, ?, ?, reason, line "
+            "FROM temp.main._refused JOIN (SELECT json AS line, row_number() OVER () AS number "
+            f"FROM read_ndjson_objects({_text(path)}, "
+            f"maximum_object_size = {_LARGEST_ROW_BYTES})) USING (number) ORDER BY number",
             [table.schema, table.name, *origin],
         )
     row = connection.execute(
-        f"SELECT coalesce({reasons}) FROM _staged WHERE misfit ORDER BY rowid DESC LIMIT 1"
+        "SELECT arg_max(reason, number) FROM temp.main._refused"
     ).fetchone()
     return str(row[0]) if row else ""
 

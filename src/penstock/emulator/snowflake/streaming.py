@@ -25,10 +25,11 @@ from penstock.emulator.snowflake.users import Users
 
 _LARGEST_BODY_BYTES = 64 << 20
 _PIPE_INFO_SECONDS = 3600
-# So generous that the SDK never leaves the row mode for files on a stage, which is not served.
+# The SDK has ideas of its own about when it leaves the row mode for files on a stage, which are
+# not served: see ROW_MODE_PROPERTIES.
 _PARAMETERS = {
     "max_client_lag_seconds": 1,
-    "rowset_flush_threshold_kb": 4_096,
+    "rowset_flush_threshold_kb": 65_535,
     "max_buffered_kb_for_rowset_mode": 65_535,
     "rowset_threshold_lookback_seconds": 1,
     "rowset_threshold_ewma_weight": 1,
@@ -40,6 +41,12 @@ _PARAMETERS = {
 }
 
 
+# What a client has to set so that large bursts and 429s do not make it write files.
+ROW_MODE_PROPERTIES = {
+    "max_buffered_kb_for_rowset_mode": "1000000",
+    "max_rowset_payload_size_mb": "64",
+    "num_failure_before_forcing_file_mode": "255",
+}
 _PIPE = "v2/streaming/databases/*/schemas/*/pipes/*"
 _DATA = "v2/streaming/data/databases/*/schemas/*/pipes/*"
 # Method, path with * for names, and the name of the endpoint.
