@@ -140,8 +140,10 @@ def of_values(
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _lists(column, unfit, rows)
     if pa.types.is_struct(kind):
-        if kind.num_fields == 2 and {kind[0].name, kind[1].name} == {"value", "metadata"} and (
-            (kind[0].metadata or kind[1].metadata or {}).get(b"variant") == b"true"
+        if (
+            kind.num_fields == 2
+            and {kind[0].name, kind[1].name} == {"value", "metadata"}
+            and ((kind[0].metadata or kind[1].metadata or {}).get(b"variant") == b"true")
         ):
             return of_variants(column)
         return _structs(column, unfit, rows)
@@ -150,8 +152,7 @@ def of_values(
 
 def _concat(*pieces: pa.Array | str) -> pa.Array:
     parts = [
-        pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece.cast(_TEXT)
-        for piece in pieces
+        pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece.cast(_TEXT) for piece in pieces
     ]
     return pc.binary_join_element_wise(*parts, pa.scalar("", _TEXT))
 
@@ -276,7 +277,10 @@ def _ranged(
 def lines(
     frame: pl.DataFrame, raw: list[tuple[str, pa.Array]], count: int, fitting: np.ndarray | None
 ) -> bytes:
-    """Write rows as lines: plain columns by polars, and columns whose JSON text is known."""
+    """Write rows as lines: plain columns by polars, and columns whose JSON text is known.
+
+    A text that is null is left out of its line.
+    """
     if not raw:
         if fitting is not None:
             frame = frame.filter(fitting)
@@ -289,10 +293,11 @@ def lines(
         pieces = [heads.str.strip_suffix("}").to_arrow()]
     else:
         pieces = [pa.repeat(pa.scalar("{", _TEXT), count)]
-    for position, (name, texts) in enumerate(raw):
-        comma = "," if frame.width or position else ""
-        pieces += [f"{comma}{quoted(name)}:", texts]
+    for name, texts in raw:
+        pieces.append(pc.fill_null(_concat(f",{quoted(name)}:", texts), ""))
     whole = _concat(*pieces, "}\n")
+    if not frame.width:
+        whole = pc.replace_substring_regex(whole, r"^\{,", "{", max_replacements=1)
     if fitting is not None:
         whole = whole.filter(pa.array(fitting))
     return joined(whole)

@@ -77,17 +77,19 @@ class Encoder:
             if isinstance(value, pl.Series):
                 plain.append(value.alias(plan.name))
             else:
-                raw.append((plan.name, value))
+                # A null is left out of the line: a JSON null in a VARIANT is a value.
+                is_null = pc.is_null(column)
+                raw.append((plan.name, pc.if_else(is_null, pa.scalar(None, value.type), value)))
         frame = pl.DataFrame(plain) if plain else pl.DataFrame()
         if extra is not None:
             frame = frame.hstack(extra) if plain else extra
         return Encoded(
-            json_text.lines(frame, raw, batch.num_rows, marks.fitting), marks.codes, tuple(marks.reasons)
+            json_text.lines(frame, raw, batch.num_rows, marks.fitting),
+            marks.codes,
+            tuple(marks.reasons),
         )
 
-    def _prepare(
-        self, plan: ColumnPlan, column: pa.Array, marks: _Marks
-    ) -> pl.Series | pa.Array:
+    def _prepare(self, plan: ColumnPlan, column: pa.Array, marks: _Marks) -> pl.Series | pa.Array:
         """Give a column as polars writes it, or the JSON text of each of its values."""
         if not plan.is_nullable and column.null_count:
             marks.add(pc.is_null(column), plan.name, "is NULL, and the column is NOT NULL")
@@ -111,9 +113,7 @@ class Encoder:
         self, plan: ColumnPlan, column: pa.Array, unfit: json_text.Unfit, marks: _Marks
     ) -> pl.Series | pa.Array:
         kind = column.type
-        if pa.types.is_nested(kind) or (
-            pa.types.is_decimal(kind) and plan.type.name == "VARIANT"
-        ):
+        if pa.types.is_nested(kind) or plan.type.name == "VARIANT":
             return json_text.of_values(column, unfit)
         if pa.types.is_floating(kind):
             return self._floats(column, unfit)
@@ -172,8 +172,6 @@ def _is_long(column: pa.Array, size: int | None) -> bool:
     return longest is not None and longest > min(size or LONGEST_TEXT, LONGEST_TEXT)
 
 
-def _check_length(
-    plan: ColumnPlan, lengths: pa.Array, most: int, unit: str, marks: _Marks
-) -> None:
+def _check_length(plan: ColumnPlan, lengths: pa.Array, most: int, unit: str, marks: _Marks) -> None:
     bound = min(plan.type.size or most, most)
     marks.add(pc.greater(lengths, bound), plan.name, f"has more than {bound} {unit}")

@@ -203,7 +203,9 @@ class SnowpipeOptions(Options):
     )
     port: int = opt("Its port.", integer(1, 65535), default=443, advanced=True)
     connect_timeout: float = opt(
-        "Longest wait for a connection or a login.", duration(1.0, 600.0), default=30.0,
+        "Longest wait for a connection or a login.",
+        duration(1.0, 600.0),
+        default=30.0,
         advanced=True,
     )
     idle_timeout: float = opt(

@@ -162,12 +162,8 @@ def _plan_merge(
         options.target.sql,
         landing.sql,
         tuple(target[name].name for name in options.key_columns),
-        tuple(
-            MergeColumn(column.name, str(column.type), name) for name, column in target.items()
-        ),
-        MetaColumns(
-            *(names[prefix + name] for name in _META), names[_CHANNEL], names[_OFFSET]
-        ),
+        tuple(MergeColumn(column.name, str(column.type), name) for name, column in target.items()),
+        MetaColumns(*(names[prefix + name] for name in _META), names[_CHANNEL], names[_OFFSET]),
     )
     return Plans(sink, merge)
 
@@ -218,6 +214,4 @@ def _ensure_letters(connection: Any, options: SnowpipeOptions) -> None:
     needed = [
         Needed(name, SnowType.parse(kind), kind.lower()) for name, kind in LETTER_COLUMNS.items()
     ]
-    ensure_table(
-        connection, options.dead_letter, needed, Rights(may_create=True, may_evolve=False)
-    )
+    ensure_table(connection, options.dead_letter, needed, Rights(may_create=True, may_evolve=False))

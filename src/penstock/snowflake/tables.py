@@ -191,9 +191,7 @@ def _widen(
                 f'{wide}; or set .option("evolveSchema", "true")'
             )
         elif there.type.name == "VARIANT" or there.type.name in ("OBJECT", "ARRAY"):
-            remedy = (
-                "Cast it; a string that holds JSON is named in option 'jsonColumns' instead"
-            )
+            remedy = "Cast it; a string that holds JSON is named in option 'jsonColumns' instead"
         raise SchemaError(
             "COLUMN_TYPE",
             f"Column '{one.name}'",

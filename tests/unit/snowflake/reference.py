@@ -29,9 +29,7 @@ def plain(value: Any, kind: pa.DataType, *, is_nested: bool = False) -> Any:
     if pa.types.is_list(kind):
         return [plain(item, kind.value_type, is_nested=True) for item in value]
     if pa.types.is_struct(kind):
-        return {
-            field.name: plain(value[field.name], field.type, is_nested=True) for field in kind
-        }
+        return {field.name: plain(value[field.name], field.type, is_nested=True) for field in kind}
     return _leaf(value, kind, is_nested=is_nested)
 
 

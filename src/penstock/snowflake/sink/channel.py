@@ -18,7 +18,7 @@ from penstock.snowflake.identifiers import TableName
 from penstock.snowflake.options import SnowpipeOptions
 from penstock.snowflake.private_key import forget_key
 from penstock.snowflake.sink.deadline import within
-from penstock.snowflake.sink.pool import POOL, ClientPool, OpenChannel, PooledClient
+from penstock.snowflake.sink.pool import POOL, ClientPool, PooledClient
 from penstock.snowflake.sink.sdk import Cure, SdkError, cure_of, told, user_error
 from penstock.snowflake.sink.tokens import OffsetToken
 
@@ -37,6 +37,18 @@ class Chunk:
     end: OffsetToken
     rows: list[Any]
     size: int
+
+
+@dataclass
+class OpenChannel:
+    """A channel that is open, and what is known of it."""
+
+    channel: Any
+    # The last committed offset token, as text.
+    committed: str | None = None
+    error_count: int = 0
+    error_token: str | None = None
+    error_message: str | None = None
 
 
 class ChannelSession:
@@ -65,7 +77,6 @@ class ChannelSession:
         self._stall_seconds = min(60.0, options.flush_timeout / 4)
         self._pooled: PooledClient | None = None
         self._opened: OpenChannel | None = None
-        self._is_reused = False
         self._chunks: deque[Chunk] = deque()
         # How many of the chunks the SDK has.
         self._sent = 0
@@ -141,6 +152,12 @@ class ChannelSession:
         if pooled is None:
             return
         if is_good:
+            channel = self._channel.channel
+            within(
+                self._options.connect_timeout,
+                self._subject,
+                lambda: channel.close(wait_for_flush=False, timeout_seconds=0),
+            )
             self._pool.give_back(self._options, self.table, pooled)
         else:
             self._pool.discard(self._options, self.table, pooled)
@@ -216,22 +233,17 @@ class ChannelSession:
     def _open_once(self) -> None:
         if self._pooled is None:
             self._pooled = self._pool.take(self._options, self.table)
-        pooled = self._pooled
-        kept = pooled.channels.get(self.name)
-        self._is_reused = kept is not None
-        if kept is None:
-            channel, status = within(
-                self._options.flush_timeout,
-                self._subject,
-                lambda: pooled.client.open_channel(self.name),
-            )
-            kept = OpenChannel(channel, None, 0, None, None)
-            pooled.channels[self.name] = kept
-            self._opened = kept
-            self._note(status)
-        self._opened = kept
+        client = self._pooled.client
+        # Opened for each batch: only that tells what is committed, because Spark gives a partition
+        # now to this worker and now to that one.
+        channel, status = within(
+            self._options.flush_timeout, self._subject, lambda: client.open_channel(self.name)
+        )
+        self._opened = OpenChannel(channel)
+        self._note(status)
+        count = self._channel.error_count
         # The count never falls; if it does, the channel was dropped and made anew.
-        self._error_base = min(self._error_base or kept.error_count, kept.error_count)
+        self._error_base = min(self._error_base or count, count)
 
     def _drop_client(self) -> None:
         pooled, self._pooled = self._pooled, None
@@ -334,7 +346,7 @@ class ChannelSession:
         """Open the channel again, and go on from its committed token."""
         words = "its committed token does not move" if exc is None else told(exc)
         cure = Cure.REOPEN if exc is None else cure_of(exc)
-        if cure is Cure.SUPERSEDED and not self._is_reused:
+        if cure is Cure.SUPERSEDED:
             # Opening it again would take it from the attempt that has it now.
             raise self._superseded(words) from exc
         if exc is not None and cure in (Cure.MISSING, Cure.NONE):

@@ -1,4 +1,4 @@
-"""Clients and channels that a worker keeps between tasks; runs in workers.
+"""Clients that a worker keeps between tasks; runs in workers.
 
 A worker runs one task at a time, but its clients are closed by a thread when they have been idle:
 Spark ends an idle worker without a word, so waiting for the worker's end would be too late.
@@ -6,10 +6,9 @@ Spark ends an idle worker without a word, so waiting for the worker's end would 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from penstock._core.clock import SYSTEM_CLOCK
@@ -24,24 +23,11 @@ _CLOSE_SECONDS = 10.0
 
 
 @dataclass
-class OpenChannel:
-    """A channel that this process has opened, and what it knows of it."""
-
-    channel: Any
-    # The last committed offset token, as text.
-    committed: str | None
-    error_count: int
-    error_token: str | None
-    error_message: str | None
-
-
-@dataclass
 class PooledClient:
-    """A client of one table, with its channels."""
+    """A client of one table."""
 
     client: Any
     key_version: tuple[int, ...]
-    channels: dict[str, OpenChannel] = field(default_factory=dict)
     is_used: bool = False
     used_at: float = 0.0
 
@@ -96,7 +82,7 @@ class ClientPool:
             _close(pooled)
 
     def discard(self, options: SnowpipeOptions, table: TableName, pooled: PooledClient) -> None:
-        """Close a client that met an error, with all its channels."""
+        """Close a client that met an error."""
         with self._lock:
             if self._clients.get((options, table)) is pooled:
                 del self._clients[options, table]
@@ -141,16 +127,14 @@ class ClientPool:
 
 
 def _close(pooled: PooledClient) -> None:
-    """Close channels and client; nothing of theirs is waited for, because all was committed."""
-
-    def close() -> None:
-        for opened in pooled.channels.values():
-            with contextlib.suppress(Exception):
-                opened.channel.close(wait_for_flush=False, timeout_seconds=0)
-        pooled.client.close(wait_for_flush=False, timeout_seconds=0)
-
+    """Close a client and its channels; nothing is waited for: it is committed, or replayed."""
+    client = pooled.client
     try:
-        within(_CLOSE_SECONDS, "The close of a Snowpipe Streaming client", close)
+        within(
+            _CLOSE_SECONDS,
+            "The close of a Snowpipe Streaming client",
+            lambda: client.close(wait_for_flush=False, timeout_seconds=0),
+        )
     except Exception as exc:
         # A client that is dead already; what it held has been sent or will be replayed.
         _log.debug("closing a client: %s", type(exc).__name__)

@@ -67,9 +67,7 @@ class _SnowpipeWriter:
         totals = write_partition(
             self._options, self._plans.sink, place, itertools.chain([first], filled)
         )
-        return SnowpipeCommitMessage(
-            place.batch, place.partition, place.channel, **asdict(totals)
-        )
+        return SnowpipeCommitMessage(place.batch, place.partition, place.channel, **asdict(totals))
 
     def _apply(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """Check that every task has written its part of this batch, and merge."""

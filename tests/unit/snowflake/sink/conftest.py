@@ -58,9 +58,7 @@ class Sink:
         preflight._CHECKED.clear()
         plan = plans_for(options, schema).sink
         rows = [pa.record_batch([part], names=["n"]) for part in self.arrays(values, kind)]
-        return write_partition(
-            options, plan, TaskPlace(self.stream, batch, partition), iter(rows)
-        )
+        return write_partition(options, plan, TaskPlace(self.stream, batch, partition), iter(rows))
 
     @staticmethod
     def arrays(values: list[Any], kind: spark.DataType | None) -> list[pa.Array]:
