@@ -1,16 +1,18 @@
 """A landing table and its target in fakesnow, in process, for tests of the merge."""
 
+# ruff: noqa: S608 - the names are ours
+
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-import fakesnow.cursor
 import fakesnow.transforms
+from fakesnow.cursor import FakeSnowflakeCursor as _Cursor
 from fakesnow.instance import FakeSnow
 
 from penstock.snowflake.merge import MergeColumn, MergePlan
@@ -59,11 +61,48 @@ def changes(
     return rows
 
 
+class Hooked:
+    """A connection that calls back around each statement; both calls may raise."""
+
+    def __init__(
+        self,
+        connection: Any,
+        before: Callable[[str], None] = lambda _: None,
+        after: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._connection = connection
+        self._before = before
+        self._after = after
+        self.statements: list[str] = []
+
+    @contextmanager
+    def cursor(self) -> Iterator[Hooked]:
+        with self._connection.cursor() as cursor:
+            self._cursor = cursor
+            yield self
+
+    def execute(self, sql: str, **kwargs: Any) -> Hooked:
+        self.statements.append(sql)
+        self._before(sql)
+        self._cursor.execute(sql, **kwargs)
+        self._after(sql)
+        return self
+
+    def fetchall(self) -> Any:
+        return self._cursor.fetchall()
+
+    @property
+    def description(self) -> Any:
+        return self._cursor.description
+
+
 class MergeTables:
     """Both tables, and the connection that a merge runs on."""
 
     def __init__(self, snow: FakeSnow, columns: dict[str, str], key: Sequence[str]) -> None:
         self.connection: Any = snow.connect(database="DB", schema="S")
+        # Of somebody else: what it does is in no transaction of the one above.
+        self.other: Any = snow.connect(database="DB", schema="S")
         self._offset = 0
         for table, types in ((TARGET, columns), (LANDING, {**columns, **META_TYPES})):
             body = ", ".join(f"{quote(name)} {type_}" for name, type_ in types.items())
@@ -72,14 +111,17 @@ class MergeTables:
             TARGET, LANDING, tuple(key), tuple(MergeColumn(*item) for item in columns.items())
         )
 
+    def close(self) -> None:
+        self.connection.close()
+        self.other.close()
+
     def run(self, sql: str) -> list[Any]:
-        with self.connection.cursor() as cursor:
+        with self.other.cursor() as cursor:
             rows: list[Any] = cursor.execute(sql).fetchall()
         return rows
 
     def land(self, rows: Sequence[Change], channel: str = "c0") -> None:
         """Put rows into the landing table, as the service does: past SQL."""
-        self.connection._duck_conn.execute("USE DB.S")
         for row in rows:
             self._offset += 1
             unchanged = None if row.unchanged is None else json.dumps(list(row.unchanged))
@@ -94,7 +136,7 @@ class MergeTables:
             values = {**row.values, **meta}
             names = ", ".join(map(quote, values))
             marks = ", ".join("?" * len(values))
-            self.connection._duck_conn.execute(
+            self.other._duck_conn.execute(
                 f"INSERT INTO {LANDING} ({names}) VALUES ({marks})", list(values.values())
             )
 
@@ -118,8 +160,8 @@ def mended_fakesnow() -> Iterator[FakeSnow]:
     database; DuckDB refuses that inside of a transaction.
     """
     extract = fakesnow.transforms.extract_comment_on_table
-    transform = fakesnow.cursor.FakeSnowflakeCursor._transform
-    known: dict[str, Any] = {}
+    execute, execute_one = _Cursor.execute, _Cursor._execute
+    known: dict[str, list[Any]] = {}
 
     def extract_real_comment(expression: Any) -> Any:
         new = extract(expression)
@@ -127,14 +169,26 @@ def mended_fakesnow() -> Iterator[FakeSnow]:
             del new.args["table_comment"]
         return new
 
-    def transform_once(cursor: Any, expression: Any, params: Any) -> Any:
-        sql = expression.sql(dialect="snowflake")
-        if sql not in known:
-            known[sql] = transform(cursor, expression, params)
-        return known[sql].copy()
+    def execute_known(cursor: Any, command: str, *args: Any, **kwargs: Any) -> Any:
+        if command in known:
+            for translated in known[command]:
+                execute_one(cursor, translated)
+            return cursor
+        parts: list[Any] = []
+
+        def execute_new(cursor: Any, translated: Any, params: Any = None) -> None:
+            execute_one(cursor, translated, params)
+            sql = translated.sql(dialect="duckdb")
+            translated.sql = lambda **_: sql
+            parts.append(translated)
+
+        with mock.patch.object(_Cursor, "_execute", execute_new):
+            execute(cursor, command, *args, **kwargs)
+        known[command] = parts
+        return cursor
 
     with (
         mock.patch.object(fakesnow.transforms, "extract_comment_on_table", extract_real_comment),
-        mock.patch.object(fakesnow.cursor.FakeSnowflakeCursor, "_transform", transform_once),
+        mock.patch.object(_Cursor, "execute", execute_known),
     ):
         yield FakeSnow()

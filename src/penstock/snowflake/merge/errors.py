@@ -94,6 +94,23 @@ RULES: dict[int, Rule] = {
     250003: _LOST,
 }
 _BY_CLASS = {"08": _LOST, "22": _DATA, "40": _BUSY, "42": _REFUSED, "57": _CANCELLED}
+# The connector adds the status of an HTTP answer to this number.
+_HTTP = 290000
+_PASSING_HTTP = frozenset({_HTTP + 408, _HTTP + 429, *range(_HTTP + 500, _HTTP + 600)})
+# Those that come without a number of their own.
+_PASSING_CLASSES = frozenset(
+    {
+        "OperationalError",
+        "InterfaceError",
+        "InternalServerError",
+        "BadGatewayError",
+        "ServiceUnavailableError",
+        "GatewayTimeoutError",
+        "RequestTimeoutError",
+        "TooManyRequests",
+        "OtherHTTPRetryableError",
+    }
+)
 _TRANSIENT_CODES = frozenset(rule.code for rule in RULES.values() if rule.is_transient)
 
 
@@ -131,12 +148,15 @@ def _is_connector_error(exc: BaseException) -> bool:
 
 
 def _rule(exc: BaseException) -> Rule:
-    found = RULES.get(getattr(exc, "errno", None) or 0)
+    number = getattr(exc, "errno", None) or 0
+    found = RULES.get(number)
     if found is not None:
         return found
+    if number in _PASSING_HTTP:
+        return _LOST
     state = getattr(exc, "sqlstate", None) or ""
     found = _BY_CLASS.get(state[:2])
     if found is not None:
         return found
     names = {cls.__name__ for cls in type(exc).__mro__}
-    return _LOST if names & {"OperationalError", "InterfaceError"} else _REFUSED
+    return _LOST if names & _PASSING_CLASSES else _REFUSED

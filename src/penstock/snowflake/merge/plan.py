@@ -18,14 +18,22 @@ class MetaColumns:
     unchanged: str = "_unchanged"
     channel: str = "_channel"
     offset: str = "_offset"
+    # Those that land and are not needed.
+    unused: tuple[str, ...] = ("_commit_time", "_xid")
 
     @classmethod
     def with_prefix(cls, prefix: str) -> MetaColumns:
         """Give the names for another `metaPrefix` of the change stream; the sink's two stay."""
-        return cls(*(prefix + name for name in ("op", "lsn", "ordinal", "unchanged")))
+        return cls(
+            op=f"{prefix}op",
+            lsn=f"{prefix}lsn",
+            ordinal=f"{prefix}ordinal",
+            unchanged=f"{prefix}unchanged",
+            unused=(f"{prefix}commit_time", f"{prefix}xid"),
+        )
 
     def names(self) -> tuple[str, ...]:
-        """Give all of them."""
+        """Give all that a merge needs."""
         return self.op, self.lsn, self.ordinal, self.unchanged, self.channel, self.offset
 
 

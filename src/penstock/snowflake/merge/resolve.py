@@ -18,6 +18,7 @@ from penstock.snowflake.merge.plan import MergeColumn, MergePlan
 from penstock.snowflake.merge.work import (
     DELETES,
     LATEST_FIRST,
+    ORDER,
     ORDER_BY,
     VOID,
     WORK_TABLE,
@@ -30,6 +31,15 @@ _IS_MOVED = "MOVED.M_OP = 'insert' AND MOVED.M_PARTIAL"
 _IS_ITS_HALF = (
     "HALF.M_LSN = MOVED.M_LSN AND HALF.M_ORDINAL = MOVED.M_ORDINAL - 1 "
     f"AND HALF.M_OP IN ({DELETES})"
+)
+# What the work table has after the columns; qualified, for the target may have any name.
+_META = (
+    "LAST_ROWS.M_OP",
+    *(f"LAST_ROWS.{column}" for column in ORDER),
+    "LAST_ROWS.M_UNCHANGED",
+    "FALSE",
+    "LAST_ROWS.M_TAIL",
+    "1",
 )
 _WHOLE = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 
@@ -75,7 +85,7 @@ def resolve_sql(plan: MergePlan, *, is_complete: bool) -> str:
         "ROOTED AS (SELECT LIVES.*, LINES.ROOT FROM LIVES JOIN LINES ON LIVES.HEAD = LINES.HEAD),",
         f"FOUND AS (SELECT *, {', '.join(found)} FROM ROOTED),",
         f"LAST_ROWS AS (SELECT * FROM FOUND WHERE FROM_LAST = 1 AND {wanted})",
-        f"SELECT {', '.join(selected)}, M_OP, {ORDER_BY}, M_UNCHANGED, FALSE, M_TAIL, 1",
+        f"SELECT {', '.join([*selected, *_META])}",
         "FROM LAST_ROWS",
         f"LEFT JOIN {plan.target} AS OLD_ROW ON {_in_target(plan, work, 'OLD_ROW', 'R')}",
         f"LEFT JOIN {plan.target} AS OWN_ROW ON {_in_target(plan, work, 'OWN_ROW', '')}",
@@ -97,7 +107,7 @@ def _found(column: MergeColumn, name: str) -> str:
 def _chosen(plan: MergePlan, work: WorkColumns, column: MergeColumn) -> str:
     name, quoted = work.by_name[column.name], quote(column.name)
     return (
-        f"CASE WHEN H{name} = 1 THEN V{name} "
+        f"CASE WHEN LAST_ROWS.H{name} = 1 THEN LAST_ROWS.V{name} "
         f"WHEN OLD_ROW.{quote(plan.key[0])} IS NOT NULL THEN OLD_ROW.{quoted} "
         f"ELSE OWN_ROW.{quoted} END"
     )

@@ -59,6 +59,7 @@ class MergeRun:
         self._kept_count = 0
         self._result = MergeResult()
         self._is_open = False
+        self._is_done = False
 
     def run(self, statements: Sequence[Statement]) -> MergeResult:
         """Run them.
@@ -71,6 +72,13 @@ class MergeRun:
             for statement in statements:
                 if self._is_needed(statement):
                     self._take(statement.step, self._execute(statement))
+        except Exception as exc:
+            if self._is_done:
+                # The work table is left, and the next merge or the end of the session drops it.
+                logger.warning("%s is done, but: %s", self._subject, exc)
+                return self._result
+            self._rollback(exc)
+            raise
         except BaseException as exc:
             self._rollback(exc)
             raise
@@ -95,6 +103,7 @@ class MergeRun:
             self._check_cleared(int(rows[0][0]))
         elif step is Step.COMMIT:
             self._is_open = False
+            self._is_done = True
 
     def _execute(self, statement: Statement) -> Rows:
         left = self._left_seconds()

@@ -69,14 +69,11 @@ def merge_statements(plan: MergePlan, *, is_complete: bool = True) -> list[State
             half of a change of key, whose other half needs them.
     """
     work = WorkColumns(plan)
-    landed = _landed_sql(plan, work)
+    types = _work_types_sql(plan, work)
     statements = [
-        Statement(
-            Step.CREATE_WORK,
-            f"CREATE OR REPLACE TEMPORARY TABLE {WORK_TABLE} AS {landed} WHERE 1 = 0",
-        ),
+        Statement(Step.CREATE_WORK, f"CREATE OR REPLACE TEMPORARY TABLE {WORK_TABLE} AS {types}"),
         Statement(Step.BEGIN, "BEGIN TRANSACTION"),
-        Statement(Step.FILL_WORK, f"INSERT INTO {WORK_TABLE} {landed}"),
+        Statement(Step.FILL_WORK, f"INSERT INTO {WORK_TABLE} {_landed_sql(plan, work)}"),
         Statement(Step.COUNT, _count_sql(work, is_complete=is_complete)),
         Statement(Step.TRUNCATE, f"DELETE FROM {plan.target}", ("truncates",)),
         Statement(Step.VOID, _VOID_SQL, ("truncates",)),
@@ -93,15 +90,27 @@ def merge_statements(plan: MergePlan, *, is_complete: bool = True) -> list[State
     ]
 
 
+def _work_types_sql(plan: MergePlan, work: WorkColumns) -> str:
+    """Select no row, with the target's types: rows are compared and completed as it has them."""
+    selected = [f"T.{quote(name)} AS {column}" for name, column in work.by_name.items()]
+    selected += _landed_meta(plan)
+    return f"SELECT {', '.join(selected)} FROM {plan.target} AS T, {plan.landing} AS L WHERE 1 = 0"
+
+
 def _landed_sql(plan: MergePlan, work: WorkColumns) -> str:
+    selected = [f"L.{quote(name)} AS {column}" for name, column in work.by_name.items()]
+    selected += _landed_meta(plan)
+    return f"SELECT {', '.join(selected)} FROM {plan.landing} AS L"
+
+
+def _landed_meta(plan: MergePlan) -> list[str]:
     meta = plan.meta
-    op, unchanged = quote(meta.op), quote(meta.unchanged)
-    channel, offset = quote(meta.channel), quote(meta.offset)
-    selected = [f"{quote(name)} AS {column}" for name, column in work.by_name.items()]
-    selected += [
+    op, unchanged = f"L.{quote(meta.op)}", f"L.{quote(meta.unchanged)}"
+    channel, offset = f"L.{quote(meta.channel)}", f"L.{quote(meta.offset)}"
+    return [
         f"{op} AS M_OP",
-        f"{quote(meta.lsn)} AS M_LSN",
-        f"{quote(meta.ordinal)} AS M_ORDINAL",
+        f"L.{quote(meta.lsn)} AS M_LSN",
+        f"L.{quote(meta.ordinal)} AS M_ORDINAL",
         f"{channel} AS M_CHANNEL",
         f"{offset} AS M_OFFSET",
         f"TO_JSON({unchanged}::VARIANT) AS M_UNCHANGED",
@@ -109,7 +118,6 @@ def _landed_sql(plan: MergePlan, work: WorkColumns) -> str:
         f"({offset} = MAX({offset}) OVER (PARTITION BY {channel})) AS M_TAIL",
         "0 AS M_RANK",
     ]
-    return f"SELECT {', '.join(selected)} FROM {plan.landing}"
 
 
 def _count_sql(work: WorkColumns, *, is_complete: bool) -> str:

@@ -25,4 +25,4 @@ def snow() -> Iterator[FakeSnow]:
 def tables(snow: FakeSnow) -> Iterator[MergeTables]:
     made = MergeTables(snow, {"id": "NUMBER(10,0)", "a": "VARCHAR", "b": "VARCHAR"}, ["id"])
     yield made
-    made.connection.close()
+    made.close()
