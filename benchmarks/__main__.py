@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("emulator", "wire", "sink", "source", "latency", "pgoutput", "snapshot")
+ALL = ("emulator", "wire", "sink", "source", "latency", "pgoutput", "snapshot", "snowpipe")
 
 
 def main() -> int:

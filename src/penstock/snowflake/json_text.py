@@ -261,7 +261,9 @@ def _ranged(
     least, most = pc.min_max(numbers).as_py().values()
     if unfit.out_of_range == "keep" or least is None or (least >= low and most <= high):
         return column
-    is_unfit = pc.fill_null(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), False)
+    is_unfit = pc.fill_null(
+        pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), fill_value=False
+    )
     if unfit.out_of_range == "clamp":
         numbers = pc.max_element_wise(
             pc.min_element_wise(numbers, pa.scalar(high, kind), skip_nulls=False),

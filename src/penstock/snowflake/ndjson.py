@@ -63,9 +63,9 @@ class Encoded:
 class Encoder:
     """Encodes batches of one schema."""
 
-    def __init__(self, columns: Sequence[ColumnPlan], policy: ValuePolicy = ValuePolicy()) -> None:
+    def __init__(self, columns: Sequence[ColumnPlan], policy: ValuePolicy | None = None) -> None:
         self._columns = tuple(columns)
-        self._policy = policy
+        self._policy = policy or ValuePolicy()
 
     def encode(self, batch: pa.RecordBatch, extra: pl.DataFrame | None = None) -> Encoded:
         """Encode a batch; `extra` are columns of ours, one row for each row of the batch."""
@@ -93,7 +93,6 @@ class Encoder:
         """Give a column as polars writes it, or the JSON text of each of its values."""
         if not plan.is_nullable and column.null_count:
             marks.add(pc.is_null(column), plan.name, "is NULL, and the column is NOT NULL")
-        kind = column.type
         if plan.is_variant:
             return json_text.of_variants(column)
         if plan.is_json:
@@ -109,7 +108,7 @@ class Encoder:
             marks.add(pa.array(is_unfit), plan.name, reason)
         return value
 
-    def _convert(
+    def _convert(  # noqa: PLR0911 - one for each kind of type
         self, plan: ColumnPlan, column: pa.Array, unfit: json_text.Unfit, marks: _Marks
     ) -> pl.Series | pa.Array:
         kind = column.type
@@ -152,7 +151,7 @@ class _Marks:
         self.reasons: list[Flaw] = []
 
     def add(self, is_unfit: pa.Array, column: str, reason: str) -> None:
-        rows = np.asarray(pc.fill_null(is_unfit, False))
+        rows = np.asarray(pc.fill_null(is_unfit, fill_value=False))
         if not rows.any():
             return
         if self.codes is None:

@@ -9,9 +9,9 @@ from typing import ClassVar
 from penstock.errors import OptionError
 from penstock.options import BOOLEAN, Options, Parser, choice, duration, integer, opt, size
 from penstock.snowflake.identifiers import TableName, read_name, read_names
+from penstock.snowflake.merge.schedule import parse_schedule
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_SCHEDULE = re.compile(r"\s*(\d+)\s*(minute|minutes|m|min)\s*|\s*USING\s+CRON\s+.+", re.IGNORECASE)
 
 
 def _parse_prefix(value: str) -> str:
@@ -31,9 +31,10 @@ def _parse_columns(value: str) -> tuple[str, ...]:
 
 
 def _parse_schedule(value: str) -> str:
-    if not _SCHEDULE.fullmatch(value):
-        raise ValueError("a number of minutes ('5 minutes'), or 'USING CRON ... <time zone>'")
-    return value.strip()
+    try:
+        return parse_schedule(value)
+    except OptionError as exc:
+        raise ValueError(f"a schedule. {exc.remedy}") from None
 
 
 def _parse_host(value: str) -> str:
@@ -83,7 +84,8 @@ class SnowpipeOptions(Options):
         "The role to use; without it, the user's default role.", default=None, example="LOADER"
     )
     warehouse: str | None = opt(
-        "The warehouse of merge=true. Adding rows needs none.",
+        "The warehouse of merge=true. Adding rows needs none; a task of mergeSchedule without it "
+        "uses Snowflake's own compute.",
         NAME,
         default=None,
         example="LOAD_WH",
@@ -109,8 +111,8 @@ class SnowpipeOptions(Options):
     )
     channel_prefix: str | None = opt(
         "What the names of the stream's channels begin with; a channel is this, in upper case, and "
-        "the partition's number. Without it: the id of the query, which is that of its checkpoint. Two queries "
-        "must never have the same.",
+        "the partition's number. Without it: the id of the query, which is that of its checkpoint. "
+        "Two queries must never have the same.",
         PREFIX,
         default=None,
         example="orders_to_snowflake",
@@ -149,9 +151,9 @@ class SnowpipeOptions(Options):
         default="keep",
     )
     on_out_of_range: str = opt(
-        "Dates and timestamps outside the years 1 to 9999, and numbers with more digits than the "
-        "column: they do not fit (refuse), they become NULL (null), or dates and timestamps "
-        "become the nearest that fits and numbers do not fit (clamp).",
+        "Dates and timestamps outside the years 1 to 9999: they do not fit (refuse), they become "
+        "NULL (null), or the first or last moment of that range (clamp). Numbers always fit: a "
+        "column that has not the digits of the DataFrame's type is an error at the start.",
         choice("refuse", "null", "clamp"),
         default="refuse",
     )
@@ -258,7 +260,7 @@ class SnowpipeOptions(Options):
                 "is true, but the key is not known",
                 'Add .option("keyColumns", "id") with the columns of the primary key',
             )
-        if self.merge and self.warehouse is None:
+        if self.merge and self.warehouse is None and self.merge_schedule is None:
             raise self._conflict(
                 "merge",
                 "is true, but there is no warehouse to run it",

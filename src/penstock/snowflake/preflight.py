@@ -16,6 +16,7 @@ from penstock._core.clock import SYSTEM_CLOCK
 from penstock.errors import OptionError, SchemaError
 from penstock.snowflake.connection import connected, execute
 from penstock.snowflake.merge.plan import MergeColumn, MergePlan, MetaColumns
+from penstock.snowflake.merge.schedule import MergeTask, ensure_task
 from penstock.snowflake.ndjson import ColumnPlan
 from penstock.snowflake.options import SnowpipeOptions
 from penstock.snowflake.sink.task import LETTER_COLUMNS, SinkPlan
@@ -163,8 +164,23 @@ def _plan_merge(
         landing.sql,
         tuple(target[name].name for name in options.key_columns),
         tuple(MergeColumn(column.name, str(column.type), name) for name, column in target.items()),
-        MetaColumns(*(names[prefix + name] for name in _META), names[_CHANNEL], names[_OFFSET]),
+        MetaColumns(
+            **{name: names[prefix + name] for name in _META},
+            channel=names[_CHANNEL],
+            offset=names[_OFFSET],
+            unused=tuple(names[prefix + name] for name in _OTHER_META if prefix + name in names),
+        ),
     )
+    if options.merge_schedule is not None:
+        task = MergeTask(
+            merge,
+            options.merge_schedule,
+            landing.database,
+            landing.schema,
+            f"{options.target.table}_MERGE",
+            options.warehouse,
+        )
+        ensure_task(connection, task)
     return Plans(sink, merge)
 
 

@@ -138,7 +138,7 @@ _PLAIN = {
 _IN_VARIANT = {"NUMBER", "FLOAT", "BOOLEAN", "VARCHAR", "ARRAY", "OBJECT", "VARIANT"}
 
 
-def snow_type(column: str, kind: spark.DataType) -> SnowType:
+def snow_type(column: str, kind: spark.DataType) -> SnowType:  # noqa: C901, PLR0911 - a table
     """Give the type that a column of this Spark type is created with.
 
     Raises:

@@ -59,7 +59,7 @@ def test_an_unknown_option_is_answered_with_the_nearest() -> None:
         ({"landingSchema": "l"}, "merge"),
         ({"table": "a.b.c.d"}, "more than database"),
         ({"table": "my table"}, "double quotes"),
-        ({"mergeSchedule": "soon"}, "minutes"),
+        ({"mergeSchedule": "soon"}, "schedule"),
         ({"keyColumns": "a,,b"}, "commas"),
         ({"keyColumns": "a,a"}, "each once"),
         ({"channels": "0"}, "at least 1"),

@@ -6,6 +6,7 @@ Never holds a connection or a key: the writer is pickled on its way to the tasks
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import uuid
@@ -178,6 +179,6 @@ class SnowpipeBatchWriter(_SnowpipeWriter, DataSourceArrowWriter):
                         within(
                             options.connect_timeout,
                             f"Channel '{name}'",
-                            lambda name=name: pooled.client.drop_channel(name),  # type: ignore[misc]
+                            functools.partial(pooled.client.drop_channel, name),
                         )
                 POOL.discard(options, table, pooled)
