@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from penstock.snowflake.identifiers import TableName
+from penstock.snowflake.identifiers import TableName, quote
 from penstock.snowflake.ndjson import ColumnPlan, Encoder
 from penstock.snowflake.options import SnowpipeOptions
 from penstock.snowflake.private_key import read_key
@@ -131,7 +131,7 @@ def main() -> None:
     show("encoding alone, to the bytes that the SDK sends", best)
     with snowflake_emulator() as emulator:
         with emulator.connect() as connection, connection.cursor() as cursor:
-            body = ", ".join(f"{column.name} {column.type}" for column in _COLUMNS)
+            body = ", ".join(f"{quote(column.name)} {column.type}" for column in _COLUMNS)
             cursor.execute(f"CREATE TABLE BENCH ({body})")
         options = options_of(emulator)
         table = TableName(options.database, options.schema, "BENCH")
