@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as spark
 
+from penstock.emulator.snowflake.streaming import ROW_MODE_PROPERTIES
 from penstock.snowflake.identifiers import TableName, quote
 from penstock.snowflake.ndjson import ColumnPlan, Encoder
 from penstock.snowflake.options import SnowpipeOptions
@@ -93,6 +94,7 @@ def options_of(emulator: SnowflakeEmulator) -> SnowpipeOptions:
             "port": str(emulator.port),
             "privateKeyFile": str(emulator.private_key_file),
             "table": "BENCH",
+            "sdkProperties": ",".join(f"{key}={text}" for key, text in ROW_MODE_PROPERTIES.items()),
         }
     )
 

@@ -11,6 +11,11 @@ from penstock.options import BOOLEAN, Options, Parser, choice, duration, integer
 from penstock.snowflake.identifiers import TableName, read_name, read_names
 from penstock.snowflake.merge.schedule import parse_schedule
 
+# Properties of the SDK's client that have options of their own.
+_OUR_PROPERTIES = frozenset(
+    {"account", "user", "private_key", "private_key_passphrase", "role", "host", "port", "scheme",
+     "ssl", "url", "application", "authorization_type"}
+)  # fmt: skip
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 
@@ -37,6 +42,17 @@ def _parse_schedule(value: str) -> str:
         raise ValueError(f"a schedule. {exc.remedy}") from None
 
 
+def _parse_properties(value: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in value.split(",")]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise ValueError("properties as name=value, with commas between")
+    found = tuple((name.strip().lower(), text.strip()) for name, _, text in pairs)
+    taken = sorted(_OUR_PROPERTIES.intersection(name for name, _ in found))
+    if taken:
+        raise ValueError(f"free of {', '.join(taken)}, which other options set")
+    return found
+
+
 def _parse_host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
         raise ValueError("a host's name alone, without https:// and port")
@@ -49,6 +65,7 @@ PREFIX = Parser("name", _parse_prefix)
 COLUMNS = Parser("names", _parse_columns)
 SCHEDULE = Parser("schedule", _parse_schedule)
 HOST = Parser("host", _parse_host)
+PROPERTIES = Parser("properties", _parse_properties)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +239,15 @@ class SnowpipeOptions(Options):
         size(1024, 16_000_000),
         default=2_000_000,
         advanced=True,
+    )
+
+    sdk_properties: tuple[tuple[str, str], ...] = opt(
+        "More properties of the Snowpipe Streaming SDK's client. A local emulator needs those that "
+        "keep the SDK from writing files, which only the service takes.",
+        PROPERTIES,
+        default=(),
+        advanced=True,
+        example="max_client_lag=2 seconds",
     )
 
     def check(self) -> None:

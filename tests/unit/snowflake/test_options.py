@@ -66,6 +66,8 @@ def test_an_unknown_option_is_answered_with_the_nearest() -> None:
         ({"channelPrefix": "a b"}, "letters"),
         ({"host": "https://x"}, "without https"),
         ({"flushTimeout": "10"}, "unit"),
+        ({"sdkProperties": "max_client_lag"}, "name=value"),
+        ({"sdkProperties": "a=b, private_key=c"}, "private_key, which other options"),
         ({"onNonFinite": "drop"}, "keep, refuse, null"),
     ],
 )

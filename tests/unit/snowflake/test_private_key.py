@@ -14,7 +14,7 @@ from penstock.errors import AccessError
 from penstock.snowflake.options import SnowpipeOptions
 from penstock.snowflake.private_key import PASSPHRASE_VARIABLE, forget_key, read_key
 
-PASSPHRASE = "correct horse"
+PASSPHRASE = "correct horse"  # noqa: S105
 
 
 def pem_of(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, passphrase: str = "") -> bytes:

@@ -115,3 +115,12 @@ def test_columns_are_widened_where_an_alter_can(there: str, needed: str, wanted:
 def test_what_snowflake_has_not_is_named_with_a_remedy(ddl: str) -> None:
     with pytest.raises(SchemaError, match=r"'c'.*cast"):
         type_of(ddl)
+
+
+def test_the_page_of_types_names_every_type_of_both_sides() -> None:
+    from penstock.postgres.types.mapping import RULES as POSTGRES
+    from penstock.snowflake.types_docs import types_page
+
+    page = types_page()
+    assert all(f"| {rule.spark} | {rule.snowflake} |" in page for rule in RULES)
+    assert all(f"| {', '.join(rule.names)} | {rule.spark} | " in page for rule in POSTGRES)

@@ -24,7 +24,7 @@ from penstock.snowflake.sink.tokens import OffsetToken
 
 _log = logging.getLogger(__name__)
 # Sent and not yet committed; more than a few seconds of a channel's 20 MB/s helps nobody.
-_MOST_BYTES = 64_000_000
+_MOST_BYTES = 32_000_000
 _MOST_REOPENS = 4
 _POLL = Backoff(first_seconds=0.05, longest_seconds=1.0, factor=1.5, floor_seconds=0.05)
 
@@ -92,7 +92,6 @@ class ChannelSession:
         except BaseException:
             self._drop_client()
             raise
-        self.refused_before = self._refused_before()
 
     @property
     def committed(self) -> OffsetToken | None:
@@ -111,6 +110,11 @@ class ChannelSession:
     def refused_count(self) -> int:
         """How many rows the service has refused since the session began."""
         return max(0, self._channel.error_count - (self._error_base or 0))
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether the service has refused rows of this batch, in this or an earlier attempt."""
+        return self.refused_count > 0 or self._refused_before()
 
     @property
     def error_message(self) -> str:
@@ -132,6 +136,8 @@ class ChannelSession:
         Raises:
             PenstockError: the service does not take them in time.
         """
+        # The source may have been slow: that is not the channel's time.
+        self._progress_at = self._clock.monotonic()
         self._chunks.append(chunk)
         self._size += chunk.size
         self._pump()
@@ -151,16 +157,25 @@ class ChannelSession:
         pooled, self._pooled = self._pooled, None
         if pooled is None:
             return
-        if is_good:
-            channel = self._channel.channel
+        if is_good and self._close_channel():
+            self._pool.give_back(self._options, self.table, pooled)
+        else:
+            self._pool.discard(self._options, self.table, pooled)
+
+    def _close_channel(self) -> bool:
+        """Close the channel; tells whether its client can be used again."""
+        channel = self._channel.channel
+        try:
             within(
                 self._options.connect_timeout,
                 self._subject,
                 lambda: channel.close(wait_for_flush=False, timeout_seconds=0),
             )
-            self._pool.give_back(self._options, self.table, pooled)
-        else:
-            self._pool.discard(self._options, self.table, pooled)
+        except (SdkError, ConnectError) as exc:
+            # All is committed: nothing depends on it.
+            _log.debug("closing %s: %s", self._subject, type(exc).__name__)
+            return False
+        return True
 
     @property
     def _channel(self) -> OpenChannel:
@@ -243,7 +258,7 @@ class ChannelSession:
         self._note(status)
         count = self._channel.error_count
         # The count never falls; if it does, the channel was dropped and made anew.
-        self._error_base = min(self._error_base or count, count)
+        self._error_base = count if self._error_base is None else min(self._error_base, count)
 
     def _drop_client(self) -> None:
         pooled, self._pooled = self._pooled, None
@@ -272,7 +287,7 @@ class ChannelSession:
                 self._check_time(told(exc))
                 self._clock.wait(self._backoff.seconds(attempt))
                 attempt += 1
-                self._look()
+                self._look_safely()
             else:
                 self._sent += 1
                 attempt = 0
@@ -313,6 +328,12 @@ class ChannelSession:
         status = within(self._options.flush_timeout, self._subject, channel.get_channel_status)
         self._note(status)
         return self._forget_committed()
+
+    def _look_safely(self) -> None:
+        try:
+            self._look()
+        except SdkError as exc:
+            self._recover(exc)
 
     def _forget_committed(self) -> bool:
         token = self.committed

@@ -137,6 +137,7 @@ def user_error(exc: SdkError, table: TableName, options: SnowpipeOptions) -> Pen
 def new_client(options: SnowpipeOptions, table: TableName, key: PrivateKey) -> Any:
     """Make a client for a table's own pipe. Blocks, perhaps for minutes: see `within`."""
     properties = {
+        **dict(options.sdk_properties),
         "account": options.account,
         "user": options.user,
         "private_key": key.pem,

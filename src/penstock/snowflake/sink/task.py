@@ -173,7 +173,7 @@ class _Task:
         self._lanes: list[_Lane] = []
         self._letters: _Lane | None = None
         self._rows = self._lane(plan.table, place.channel)
-        if self._rows.session.refused_before and options.on_refused_rows == "fail":
+        if self._rows.session.has_refused and options.on_refused_rows == "fail":
             error = self._refused(self._rows.session)
             self.release(is_good=False)
             raise error
@@ -194,8 +194,8 @@ class _Task:
     def finish(self) -> TaskTotals:
         for lane in self._lanes:
             lane.finish()
-            refused = lane.session.refused_count
-            if refused and (lane is not self._rows or self._options.on_refused_rows == "fail"):
+            is_fatal = lane is not self._rows or self._options.on_refused_rows == "fail"
+            if is_fatal and lane.session.has_refused:
                 raise self._refused(lane.session)
         totals = self._totals
         totals.skipped = self._rows.skipped

@@ -72,7 +72,7 @@ class Sink:
             return list(cursor.execute(sql).fetchall())
 
     def rows(self, column: str = "n") -> list[Any]:
-        return sorted(row[0] for row in self.query(f"SELECT {column} FROM {self.table}"))
+        return sorted(row[0] for row in self.query(f"SELECT {column} FROM {self.table}"))  # noqa: S608
 
     @property
     def channel(self) -> str:

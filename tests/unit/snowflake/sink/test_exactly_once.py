@@ -134,7 +134,7 @@ def test_an_older_attempt_cannot_write_after_a_later_one_has_begun(sink: Sink) -
     zombie.finish()
     later = ChannelSession(options, table, sink.channel, 0, pool=ClientPool())
     assert later.resumed == first.end
-    with pytest.raises(WriteRejectedError, match="another attempt"):
+    with pytest.raises(WriteRejectedError, match="another attempt"):  # noqa: PT012
         zombie.send(chunk(first.end, 666))
         zombie.finish()
     zombie.release(is_good=False)

@@ -51,7 +51,7 @@ class TestUnfitRows:
             POOL.close()
         assert sink.rows() == [0.5, 1.5]
         found = sink.query(
-            f"SELECT channel, batch_id, row_number, column_name, reason, row_data FROM {letters} "
+            f"SELECT channel, batch_id, row_number, column_name, reason, row_data FROM {letters} "  # noqa: S608
             "ORDER BY row_number"
         )
         assert [row[:4] for row in found] == [
@@ -88,7 +88,7 @@ class TestUnfitRows:
         totals = write_partition(options, plan, TaskPlace(sink.stream, 0, 0), iter([batch]))
         assert totals.refused == 1
         assert sink.rows() == ["a", "b"]
-        assert len(sink.query(f"SELECT * FROM ERROR_TABLE({sink.table})")) == 1
+        assert len(sink.query(f"SELECT * FROM ERROR_TABLE({sink.table})")) == 1  # noqa: S608
 
 
 def test_values_of_all_kinds_arrive_as_they_are(sink: Sink) -> None:
@@ -155,7 +155,7 @@ def test_values_of_all_kinds_arrive_as_they_are(sink: Sink) -> None:
     batch = pa.record_batch(arrays, names=schema.fieldNames())
     write_partition(options, plan, TaskPlace(sink.stream, 0, 0), iter([batch]))
     selected = ", ".join(expression for _, _, expression, _ in cases.values())
-    seen = sink.query(f"SELECT {selected} FROM {sink.table} ORDER BY id")
+    seen = sink.query(f"SELECT {selected} FROM {sink.table} ORDER BY id")  # noqa: S608
     for column, (name, (_, _, _, wanted)) in enumerate(cases.items()):
         values = [row[column] for row in seen]
         if name in ("a", "m"):
@@ -167,7 +167,7 @@ def test_values_of_all_kinds_arrive_as_they_are(sink: Sink) -> None:
 def test_any_legal_name_of_a_table_works(sink: Sink, name: str) -> None:
     unique = f'"{sink.number} {name[1:]}'
     sink.write([1, 2], table=unique)
-    assert sorted(sink.query(f"SELECT n FROM {unique}")) == [(1,), (2,)]
+    assert sorted(sink.query(f"SELECT n FROM {unique}")) == [(1,), (2,)]  # noqa: S608
 
 
 @pytest.mark.parametrize("name", ['we "ird" name.ü', "lower case", "select", "ü", "a.b", "Ab"])
@@ -177,7 +177,7 @@ def test_any_legal_name_of_a_column_works(sink: Sink, name: str) -> None:
     plan = plans_for(options, schema).sink
     batch = pa.record_batch([pa.array([1, 2])], names=[name])
     write_partition(options, plan, TaskPlace(sink.stream, 0, 0), iter([batch]))
-    assert sorted(sink.query(f"SELECT * FROM {sink.table}")) == [(1,), (2,)]
+    assert sorted(sink.query(f"SELECT * FROM {sink.table}")) == [(1,), (2,)]  # noqa: S608
 
 
 def test_a_key_that_is_rotated_under_a_running_stream_is_used(sink: Sink, tmp_path: Path) -> None:
