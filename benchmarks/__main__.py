@@ -5,7 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("emulator", "wire", "sink", "source", "latency", "pgoutput", "snapshot", "transaction")
+ALL = (
+    "emulator",
+    "wire",
+    "sink",
+    "source",
+    "latency",
+    "pgoutput",
+    "snapshot",
+    "transaction",
+    "snowpipe",
+)
 
 
 def main() -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.cli.options_table import Format, markdown_page
 from penstock.postgres.types.docs import types_page
+from penstock.snowflake.types_docs import types_page as snowflake_types_page
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,7 +17,11 @@ def pages() -> dict[Path, str]:
     """Render every generated page: its path in the repository, and its text."""
     folder = Path("docs/reference/options")
     options = {folder / f"{name.value}.md": markdown_page(name) for name in Format}
-    return {**options, Path("docs/postgres-types.md"): types_page()}
+    return {
+        **options,
+        Path("docs/postgres-types.md"): types_page(),
+        Path("docs/snowflake-types.md"): snowflake_types_page(),
+    }
 
 
 def outdated(root: Path) -> list[Path]:

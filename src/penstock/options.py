@@ -54,7 +54,7 @@ class OptionInfo:
         """The default in the spelling a user would write."""
         if self.is_required:
             return "required"
-        if self.default is None:
+        if self.default is None or self.default == ():
             return "-"
         if isinstance(self.default, bool):
             return str(self.default).lower()

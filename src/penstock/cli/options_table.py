@@ -17,6 +17,7 @@ from penstock.options import OptionInfo, Options
 from penstock.postgres.options import PostgresCdcOptions, PostgresReadOptions
 from penstock.pubsub.options import PubSubReadOptions, PubSubSinkOptions
 from penstock.pubsub.source.options import PubSubSourceOptions
+from penstock.snowflake.options import SnowpipeOptions
 
 COLUMNS = ("Option", "Type", "Default", "Meaning", "Example")
 
@@ -26,6 +27,7 @@ class Format(StrEnum):
 
     PUBSUB = "pubsub"
     POSTGRES_CDC = "postgres_cdc"
+    SNOWPIPE = "snowpipe"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,13 @@ DIRECTIONS: dict[Format, tuple[Direction, ...]] = {
             "Streaming read", ('spark.readStream.format("postgres_cdc")',), PostgresCdcOptions
         ),
         Direction("Batch read", ('spark.read.format("postgres_cdc")',), PostgresReadOptions),
+    ),
+    Format.SNOWPIPE: (
+        Direction(
+            "Writing",
+            ('df.writeStream.format("snowpipe")', 'df.write.format("snowpipe")'),
+            SnowpipeOptions,
+        ),
     ),
 }
 

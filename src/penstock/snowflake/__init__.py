@@ -1,1 +1,1 @@
-"""Snowflake: the Snowpipe Streaming sink and what applies change rows to tables."""
+"""Snowflake: the sink `format("snowpipe")` and the merge of change streams."""

@@ -165,9 +165,7 @@ def _tell(
             f"maximum_object_size = {_LARGEST_ROW_BYTES})) USING (number) ORDER BY number",
             [table.schema, table.name, *origin],
         )
-    row = connection.execute(
-        "SELECT arg_max(reason, number) FROM temp.main._refused"
-    ).fetchone()
+    row = connection.execute("SELECT arg_max(reason, number) FROM temp.main._refused").fetchone()
     return str(row[0]) if row else ""
 
 

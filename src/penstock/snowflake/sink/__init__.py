@@ -1,0 +1,1 @@
+"""The sink: offset tokens, channels, the task and the writers."""
