@@ -146,7 +146,7 @@ class MergeRun:
             inserted_count=inserted,
             updated_count=updated,
             deleted_count=deleted,
-            is_truncated=self._counts["truncates"] > 0,
+            is_truncated=self._counts["cuts"] > 0,
         )
 
     def _check_counts(self) -> None:

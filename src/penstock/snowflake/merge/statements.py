@@ -18,6 +18,7 @@ from penstock.snowflake.merge.plan import MergePlan
 from penstock.snowflake.merge.resolve import resolve_sql
 from penstock.snowflake.merge.work import (
     APPLIED_DELETE,
+    CUTS,
     DELETES,
     LATEST_FIRST,
     VOID,
@@ -35,8 +36,8 @@ class Step(Enum):
     BEGIN = "begin"
     FILL_WORK = "copy the landed rows"
     COUNT = "count the rows"
-    TRUNCATE = "truncate the target"
-    VOID = "void what a truncate made void"
+    TRUNCATE = "empty the target"
+    VOID = "void what a truncate or a snapshot made void"
     RESOLVE = "find unchanged values"
     MERGE = "merge"
     KEEP = "keep deletes that may be half of a change of key"
@@ -55,8 +56,9 @@ class Statement:
     needs: tuple[str, ...] | None = None
 
 
-# What COUNT gives, in its order. `tails` are deletes to keep, `kept` those kept before.
-COUNTS = ("rows", "bad_ops", "no_order", "null_keys", "truncates", "partial", "tails", "kept")
+# What COUNT gives, in its order. `cuts` are truncates and snapshots, before which nothing counts;
+# `tails` are deletes to keep, `kept` those kept before.
+COUNTS = ("rows", "bad_ops", "no_order", "null_keys", "cuts", "partial", "tails", "kept")
 
 
 def merge_statements(plan: MergePlan, *, is_complete: bool = True) -> list[Statement]:
@@ -66,17 +68,18 @@ def merge_statements(plan: MergePlan, *, is_complete: bool = True) -> list[State
         plan: what is merged.
         is_complete: all rows of the batch have landed. Else the last row of a channel, if it is a
             delete, is applied but stays in the landing table with the values it deleted: it may be
-            half of a change of key, whose other half needs them.
+            half of a change of key, whose other half needs them. And rows of a snapshot stay for a
+            merge of the whole: a snapshot takes the place of all that the target has.
     """
     work = WorkColumns(plan)
     types = _work_types_sql(plan, work)
     statements = [
         Statement(Step.CREATE_WORK, f"CREATE OR REPLACE TEMPORARY TABLE {WORK_TABLE} AS {types}"),
         Statement(Step.BEGIN, "BEGIN TRANSACTION"),
-        Statement(Step.FILL_WORK, f"INSERT INTO {WORK_TABLE} {_landed_sql(plan, work)}"),
+        Statement(Step.FILL_WORK, f"INSERT INTO {WORK_TABLE} {_landed_sql(plan, work, is_complete)}"),
         Statement(Step.COUNT, _count_sql(work, is_complete=is_complete)),
-        Statement(Step.TRUNCATE, f"DELETE FROM {plan.target}", ("truncates",)),
-        Statement(Step.VOID, _VOID_SQL, ("truncates",)),
+        Statement(Step.TRUNCATE, f"DELETE FROM {plan.target}", ("cuts",)),
+        Statement(Step.VOID, _VOID_SQL, ("cuts",)),
         Statement(Step.RESOLVE, resolve_sql(plan, is_complete=is_complete), ("partial", "tails")),
         Statement(Step.MERGE, _merge_sql(plan, work)),
     ]
@@ -97,10 +100,11 @@ def _work_types_sql(plan: MergePlan, work: WorkColumns) -> str:
     return f"SELECT {', '.join(selected)} FROM {plan.target} AS T, {plan.landing} AS L WHERE 1 = 0"
 
 
-def _landed_sql(plan: MergePlan, work: WorkColumns) -> str:
+def _landed_sql(plan: MergePlan, work: WorkColumns, is_complete: bool) -> str:  # noqa: FBT001
     selected = [f"L.{quote(name)} AS {column}" for name, column in work.by_name.items()]
     selected += _landed_meta(plan)
-    return f"SELECT {', '.join(selected)} FROM {plan.landing} AS L"
+    kept = "" if is_complete else f" WHERE COALESCE(L.{quote(plan.meta.op)}, '') <> 'snapshot'"
+    return f"SELECT {', '.join(selected)} FROM {plan.landing} AS L{kept}"
 
 
 def _landed_meta(plan: MergePlan) -> list[str]:
@@ -127,7 +131,7 @@ def _count_sql(work: WorkColumns, *, is_complete: bool) -> str:
         f"COUNT_IF(M_OP IS NULL OR M_OP NOT IN ({WRITES}, {DELETES}, 'truncate'))",
         "COUNT_IF(M_LSN IS NULL OR M_ORDINAL IS NULL OR M_CHANNEL IS NULL OR M_OFFSET IS NULL)",
         f"COUNT_IF(M_OP <> 'truncate' AND ({is_null}))",
-        "COUNT_IF(M_OP = 'truncate')",
+        f"COUNT_IF(M_OP IN ({CUTS}))",
         "COUNT_IF(M_PARTIAL)",
         "0" if is_complete else "COUNT_IF(M_TAIL AND M_OP = 'delete')",
         "0" if is_complete else f"COUNT_IF(M_TAIL AND M_OP = '{APPLIED_DELETE}')",
@@ -136,12 +140,13 @@ def _count_sql(work: WorkColumns, *, is_complete: bool) -> str:
     return f"SELECT {', '.join(named)} FROM {WORK_TABLE}"
 
 
-# The truncate itself becomes void too: all that it means is done.
+# A truncate becomes void too: all that it means is done. A snapshot has all that was at its place
+# in the WAL: an older one, of a batch that was broken off, is void, and so are changes before it.
 _VOID_SQL = (
     f"UPDATE {WORK_TABLE} SET M_OP = '{VOID}' FROM "
-    "(SELECT M_LSN AS CUT_LSN, M_ORDINAL AS CUT_ORDINAL "
-    f"FROM {WORK_TABLE} WHERE M_OP = 'truncate' "
-    "QUALIFY ROW_NUMBER() OVER (ORDER BY M_LSN DESC, M_ORDINAL DESC) = 1) AS CUT "
+    "(SELECT M_LSN AS CUT_LSN, IFF(M_OP = 'snapshot', M_ORDINAL - 1, M_ORDINAL) AS CUT_ORDINAL "
+    f"FROM {WORK_TABLE} WHERE M_OP IN ({CUTS}) "
+    "QUALIFY ROW_NUMBER() OVER (ORDER BY M_LSN DESC, CUT_ORDINAL DESC) = 1) AS CUT "
     f"WHERE {WORK_TABLE}.M_LSN < CUT.CUT_LSN "
     f"OR ({WORK_TABLE}.M_LSN = CUT.CUT_LSN AND {WORK_TABLE}.M_ORDINAL <= CUT.CUT_ORDINAL)"
 )

@@ -12,9 +12,11 @@ WORK_TABLE = "PENSTOCK_MERGE_WORK"
 
 # A delete that was applied although its other half may still come: it keeps the row's values.
 APPLIED_DELETE = "applied_delete"
-# Of no effect, because a truncate came later.
+# Of no effect, because a truncate or a snapshot came later.
 VOID = "void"
 
+# What takes the place of everything before it.
+CUTS = "'truncate', 'snapshot'"
 WRITES = "'insert', 'update', 'snapshot'"
 DELETES = f"'delete', '{APPLIED_DELETE}'"
 ORDER = ("M_LSN", "M_ORDINAL", "M_CHANNEL", "M_OFFSET")

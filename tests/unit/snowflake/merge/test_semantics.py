@@ -43,7 +43,7 @@ def test_the_result_counts_what_happened_to_the_target(tables: MergeTables) -> N
         changes(
             ("update", {"id": 1, "a": "new", "b": "b"}),
             ("delete", {"id": 2}),
-            ("snapshot", {"id": 4, "a": "four", "b": None}),
+            ("insert", {"id": 4, "a": "four", "b": None}),
             ("insert", {"id": 5, "a": "five", "b": None}),
         )
     )
@@ -228,6 +228,51 @@ def test_a_batch_that_ends_with_a_truncate_leaves_nothing(tables: MergeTables) -
 
     assert tables.target() == []
     assert tables.landed_count() == 0
+
+
+def test_a_snapshot_takes_the_place_of_all_that_was_there(tables: MergeTables) -> None:
+    """Of a slot that was lost: what was deleted meanwhile is in no row of the stream."""
+    tables.run(f"INSERT INTO {TARGET} VALUES (1, 'old', 'b'), (2, 'deleted meanwhile', 'b')")
+    tables.land(
+        changes(
+            ("update", {"id": 2, "a": "before it", "b": "b"}),
+            ("snapshot", {"id": 1, "a": "now", "b": None}),
+            ("update", {"id": 1, "a": "after it", "b": None}, ["b"]),
+        )
+    )
+
+    result = apply_merge(tables.connection, tables.plan)
+
+    assert tables.target() == [(1, "after it", None)]
+    assert tables.landed_count() == 0
+    assert result.is_truncated
+
+
+def test_a_snapshot_that_was_broken_off_is_void(tables: MergeTables) -> None:
+    """A batch that is run again takes a new snapshot; rows of the first one have landed."""
+    tables.land([Change("snapshot", {"id": n, "a": "first"}, (5, -1)) for n in (1, 2, 3)], "first")
+    tables.land([Change("snapshot", {"id": n, "a": "second"}, (7, -1)) for n in (1, 4)], "second")
+
+    apply_merge(tables.connection, tables.plan)
+
+    assert tables.target() == [(1, "second", None), (4, "second", None)]
+    assert tables.landed_count() == 0
+
+
+def test_rows_of_a_snapshot_wait_until_all_of_it_is_there(tables: MergeTables) -> None:
+    """A task may run when half of them have landed: they are left to the query's merge."""
+    tables.run(f"INSERT INTO {TARGET} VALUES (9, 'there', 'b')")
+    tables.land(
+        [
+            Change("update", {"id": 9, "a": "changed", "b": "b"}, (3, 0)),
+            Change("snapshot", {"id": 1, "a": "half", "b": None}, (5, -1)),
+        ]
+    )
+
+    apply_merge(tables.connection, tables.plan, is_complete=False)
+
+    assert tables.target() == [(9, "changed", "b")]
+    assert tables.landed_count() == 1
 
 
 @pytest.mark.parametrize("op", ["insert", "update", "delete", "snapshot"])
