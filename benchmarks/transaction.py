@@ -28,7 +28,7 @@ _ROWS = """
 INSERT INTO items SELECT g, now(), g / 7.0, 'item number ' || g
   FROM generate_series((SELECT count(*) FROM items) + 1, (SELECT count(*) FROM items) + {rows}) g
 """
-_SLOT = "penstock_items"
+_SLOT = "bench"
 _SPILLED = f"SELECT spill_bytes FROM pg_stat_replication_slots WHERE slot_name = '{_SLOT}'"  # noqa: S608
 
 
@@ -99,7 +99,9 @@ def _read(spark: SparkSession, server: PostgresServer, folder: str, rows: int) -
 
 
 def _start(spark: SparkSession, server: PostgresServer, folder: str) -> StreamingQuery:
-    frame = spark.readStream.format("postgres_cdc").options(url=server.url(), table="public.items")
+    frame = spark.readStream.format("postgres_cdc").options(
+        url=server.url(), table="public.items", slot=_SLOT
+    )
     writer = frame.load().writeStream.format("noop").option("checkpointLocation", folder)
     return writer.trigger(availableNow=True).start()
 
