@@ -1,9 +1,12 @@
 """What an emulator with a directory still knows after it was stopped, or killed in mid-ingest."""
 
+# ruff: noqa: S105, S608 - names are of these tests, tokens are no secrets
+
 from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from snowflake.ingest.streaming import StreamingIngestError
@@ -49,7 +52,6 @@ def test_killed_in_mid_ingest_token_and_rows_agree(tmp_path: Path) -> None:
     with snowflake_emulator(directory=tmp_path / "kept") as emulator:
         lake = Lake(emulator)
         table = lake.table("ID NUMBER(10,0)")
-        sent = 0
         for _ in range(3):
             with lake.client(table) as client:
                 channel, status = client.open_channel("killed")
@@ -59,13 +61,15 @@ def test_killed_in_mid_ingest_token_and_rows_agree(tmp_path: Path) -> None:
                 ]
                 stopped = threading.Event()
 
-                def write(channel: object = channel, begin: int = begin) -> None:
+                def write(
+                    channel: Any = channel, begin: int = begin, stopped: threading.Event = stopped
+                ) -> None:
                     number = begin
                     while not stopped.is_set():
                         rows = [{"ID": number + i} for i in range(200)]
                         number += len(rows)
                         try:
-                            channel.append_rows(rows, f"{number:08d}", f"{number:08d}")  # type: ignore[attr-defined]
+                            channel.append_rows(rows, f"{number:08d}", f"{number:08d}")
                         except StreamingIngestError:
                             return
                         stopped.wait(0.01)
@@ -85,7 +89,7 @@ def test_killed_in_mid_ingest_token_and_rows_agree(tmp_path: Path) -> None:
             emulator.start()
         status = lake.status("killed")
         count = int(status["last_committed_offset_token"])
-        assert count > sent
+        assert count > 0
         assert lake.run(f"SELECT COUNT(*), COUNT(DISTINCT ID), MAX(ID) FROM {table}") == [
             (count, count, count - 1)
         ]

@@ -100,13 +100,14 @@ def test_statements_by_chance(lake: Lake) -> None:
     from snowflake.connector.errors import ProgrammingError
 
     chance = random.Random(7)
-    words = (
-        "SELECT CREATE TABLE TASK STREAM ALTER USER DROP FROM ON AS BEGIN END ; ' \" ( ) * = , "
+    words = "SELECT CREATE TABLE TASK STREAM ALTER USER DROP FROM ON AS BEGIN END ; ' \" ( ) * = ,"
+    more = (
         "T1 x 1 'a' MERGE INTO USING WHEN SHOW TASKS DESCRIBE SYSTEM$STREAM_HAS_DATA('x') :N := IF"
-    ).split()
+    )
+    known = [*words.split(), *more.split()]
     with lake.emulator.connect() as connection, connection.cursor() as cursor:
         for _ in range(150):
-            statement = " ".join(chance.choices(words, k=chance.randint(1, 9)))
+            statement = " ".join(chance.choices(known, k=chance.randint(1, 9)))
             try:
                 cursor.execute(statement)
             except ProgrammingError as exc:

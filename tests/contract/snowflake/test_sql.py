@@ -1,5 +1,7 @@
 """SQL through the official connector, where the sink and the merge need it right."""
 
+# ruff: noqa: S608 - names are of these tests, tokens are no secrets
+
 from __future__ import annotations
 
 import threading
