@@ -119,7 +119,7 @@ def make_jwt(private_key: str, **changes: Any) -> str:
 
 
 class BareClient:
-    """Speaks the REST interface without the SDK, so that it can also say what the SDK never does."""
+    """Speaks the REST interface without the SDK, and so can say what the SDK never does."""
 
     def __init__(self, emulator: SnowflakeEmulator, table: str) -> None:
         self._emulator = emulator

@@ -144,10 +144,6 @@ class SnowflakeEmulator:
         """Count the statements that would have woken a warehouse."""
         return int(self._call("stats")["warehouse_statements"])
 
-    def connections(self) -> int:
-        """Count the open HTTPS connections of clients, without that of this question."""
-        return int(self._call("stats")["connections"]) - 1
-
     def run_task(
         self, name: str, *, database: str | None = None, schema: str | None = None
     ) -> dict[str, Any]:

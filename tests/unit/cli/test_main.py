@@ -19,7 +19,15 @@ from penstock.cli.console import print_error
 from penstock.cli.options_table import Format, markdown_page
 from penstock.errors import PenstockError
 
-COMMANDS = [[], ["demo"], ["emulator"], ["emulator", "pubsub"], ["java-home"], ["options"]]
+COMMANDS = [
+    [],
+    ["demo"],
+    ["emulator"],
+    ["emulator", "pubsub"],
+    ["emulator", "snowflake"],
+    ["java-home"],
+    ["options"],
+]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

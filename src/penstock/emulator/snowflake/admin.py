@@ -67,7 +67,6 @@ class Admin:
             "calls": server.calls,
             "faults": server.faults.struck,
             "sessions": len(server.sql.sessions),
-            "connections": server.connections(),
             "channels": server.channels.all(),
             "warehouse_statements": server.statements.warehouse_statements,
             "pid": os.getpid(),

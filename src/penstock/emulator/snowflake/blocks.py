@@ -84,6 +84,8 @@ def parse_body(text: str) -> Block:
     """Take a task's body apart: a block, or a single statement."""
     text = text.strip()
     if not is_block(text):
+        if re.match(r"(BEGIN|DECLARE)\b", text, re.IGNORECASE):
+            raise sql_error("syntax error: the block has no end")
         return Block((Sql(text.rstrip(";").rstrip()),))
     return _Parser(text).block()
 

@@ -108,7 +108,7 @@ class FaultPlan:
                 fault, left = entry
                 if fault.kind != kind or fault.method not in ("*", method):
                     continue
-                if fault.channel not in ("*", channel):
+                if fault.channel != "*" and fault.channel.upper() != channel.upper():
                     continue
                 if fault.probability < 1.0 and self._rng.random() >= fault.probability:
                     continue

@@ -65,6 +65,8 @@ def insert(
     """Insert JSON lines within the connection's transaction; `origin` is pipe, channel, token."""
     with tempfile.NamedTemporaryFile(dir=_MEMORY if _MEMORY.is_dir() else None) as file:
         file.write(lines)
+        # DuckDB overlooks a file of one byte, and takes a line that is null for a row.
+        file.write(b"\n")
         file.flush()
         try:
             return _insert_file(connection, table, file.name, origin)
@@ -72,8 +74,6 @@ def insert(
             # The first line says what and where; the rest is advice about DuckDB's options.
             reason = str(exc).split("\n", maxsplit=1)[0].replace(file.name, "body")
             raise RefusedError(400, "INVALID_PAYLOAD", reason) from None
-        finally:
-            connection.execute("DROP TABLE IF EXISTS temp.main._staged")
 
 
 def _insert_file(
@@ -86,7 +86,7 @@ def _insert_file(
     keys = {key: column for key, column in columns if key is not None}
     struct = ", ".join(f"{_text(key)}: '{c.read_as}'" for key, c in keys.items())
     source = (
-        f"read_json({_text(path)}, format = 'newline_delimited', "
+        f"read_json({_text(path)}, format = 'newline_delimited', records = 'true', "
         f"maximum_object_size = {_LARGEST_ROW_BYTES}, columns = {{{struct}}})"
     )
     raws = [f"r{i}" for i in range(len(columns))]
@@ -103,7 +103,8 @@ def _insert_file(
     misfit = " OR ".join(c.misfit(raw, value) for raw, value, c in named)
     rows = f"(SELECT *, {casts} FROM (SELECT {selected} FROM {source}))"
     connection.execute(
-        f"CREATE TEMP TABLE _staged AS SELECT {', '.join(values)}, ({misfit}) AS misfit FROM {rows}"
+        f"CREATE OR REPLACE TEMP TABLE _staged AS SELECT {', '.join(values)}, "
+        f"({misfit}) AS misfit FROM {rows}"
     )
     found = connection.execute("SELECT count(*), count_if(misfit) FROM _staged").fetchone()
     assert found is not None  # noqa: S101 - an aggregate has one row
@@ -130,7 +131,8 @@ def _matched(
 ) -> list[tuple[str | None, Column]]:
     """Pair each column with the key that names it, in any case; other keys are ignored."""
     found = connection.execute(
-        "SELECT DISTINCT unnest(json_keys(json)) FROM read_ndjson_objects("
+        "SELECT DISTINCT unnest(CASE WHEN json::VARCHAR = 'null' THEN error('a line is null') "
+        "ELSE json_keys(json) END) FROM read_ndjson_objects("
         f"{_text(path)}, maximum_object_size = {_LARGEST_ROW_BYTES})"
     ).fetchall()
     by_name: dict[str, list[str]] = {}

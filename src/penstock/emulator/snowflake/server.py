@@ -65,10 +65,6 @@ class SnowflakeServer:
             self.users.create(USER)
             self.users.set_key(USER, "RSA_PUBLIC_KEY", identity.public_key_file.read_text())
 
-    def connections(self) -> int:
-        """Count the open connections of clients, that of this question among them."""
-        return len(self._server.server_state.connections) if self._server is not None else 0
-
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address. Port 0 takes a free one."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
