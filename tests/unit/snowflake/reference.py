@@ -39,7 +39,7 @@ def _key(value: Any) -> str:
     return str(value)
 
 
-def _leaf(value: Any, kind: pa.DataType, *, is_nested: bool) -> Any:  # noqa: PLR0911
+def _leaf(value: Any, kind: pa.DataType, *, is_nested: bool) -> Any:  # noqa: PLR0911  # noqa: PLR0911
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Decimal):
@@ -61,7 +61,7 @@ def parsed(line: bytes) -> Any:
     return json.loads(line, parse_float=Exact, parse_int=Exact)
 
 
-def same(seen: Any, wanted: Any) -> bool:  # noqa: PLR0911
+def same(seen: Any, wanted: Any) -> bool:  # noqa: PLR0911  # noqa: PLR0911
     """Compare a parsed line with what it has to hold."""
     if isinstance(wanted, Exact):
         return isinstance(seen, Exact) and Decimal(seen) == Decimal(wanted)

@@ -34,7 +34,8 @@ _CASTS = {
     # DuckDB has a time of 24:00:00, Snowflake has not.
     "TIME": "CASE WHEN {raw} NOT LIKE '24%' THEN TRY_CAST({raw} AS TIME) END",
     "OBJECT": "CASE WHEN json_type({raw}) = 'OBJECT' THEN {raw} END",
-    "ARRAY": "CASE WHEN json_type({raw}) = 'ARRAY' THEN {raw} WHEN {raw} IS NOT NULL THEN json_array({raw}) END",
+    "ARRAY": "CASE WHEN json_type({raw}) = 'ARRAY' THEN {raw} "
+    "WHEN {raw} IS NOT NULL THEN json_array({raw}) END",
 }
 
 

@@ -17,8 +17,8 @@ from penstock.retry import Backoff
 from penstock.snowflake.identifiers import TableName
 from penstock.snowflake.options import SnowpipeOptions
 from penstock.snowflake.private_key import forget_key
-from penstock.snowflake.sink.deadline import within
-from penstock.snowflake.sink.pool import POOL, ClientPool, PooledClient
+from penstock.snowflake.sink.handle import ChannelHandle
+from penstock.snowflake.sink.pool import POOL, ClientPool
 from penstock.snowflake.sink.sdk import Cure, SdkError, cure_of, told, user_error
 from penstock.snowflake.sink.tokens import OffsetToken
 
@@ -39,18 +39,6 @@ class Chunk:
     size: int
 
 
-@dataclass
-class OpenChannel:
-    """A channel that is open, and what is known of it."""
-
-    channel: Any
-    # The last committed offset token, as text.
-    committed: str | None = None
-    error_count: int = 0
-    error_token: str | None = None
-    error_message: str | None = None
-
-
 class ChannelSession:
     """Owns a channel for one task and one batch."""
 
@@ -69,34 +57,31 @@ class ChannelSession:
         self.table = table
         self.name = name
         self._batch = batch
-        self._pool = pool
         self._clock = clock
         self._backoff = backoff or Backoff(first_seconds=0.2, longest_seconds=10.0)
-        self._subject = f"Channel '{name}' of table {table}"
+        self._handle = ChannelHandle(options, table, name, pool, clock, self._backoff)
+        self._subject = self._handle.subject
         # A channel that does not move for this long is opened again.
         self._stall_seconds = min(60.0, options.flush_timeout / 4)
-        self._pooled: PooledClient | None = None
-        self._opened: OpenChannel | None = None
         self._chunks: deque[Chunk] = deque()
         # How many of the chunks the SDK has.
         self._sent = 0
         self._size = 0
         self._reopens = 0
         self._progress_at = clock.monotonic()
-        self._error_base: int | None = None
         # The token of rows that are to be sent again all the same.
         self._disowned: OffsetToken | None = None
-        self._open()
+        self._handle.open()
         try:
             self.resumed = self._resume_point()
         except BaseException:
-            self._drop_client()
+            self._handle.drop_client()
             raise
 
     @property
     def committed(self) -> OffsetToken | None:
         """The committed token, if it is of this batch."""
-        token = self._parsed(self._channel.committed)
+        token = self._parsed(self._handle.state.committed)
         if token is None or token.batch != self._batch or token == self._disowned:
             return None
         return token
@@ -109,7 +94,7 @@ class ChannelSession:
     @property
     def refused_count(self) -> int:
         """How many rows the service has refused since the session began."""
-        return max(0, self._channel.error_count - (self._error_base or 0))
+        return self._handle.refused_count
 
     @property
     def has_refused(self) -> bool:
@@ -119,12 +104,12 @@ class ChannelSession:
     @property
     def error_message(self) -> str:
         """The service's words about the last refused row."""
-        return self._channel.error_message or "no message given"
+        return self._handle.state.error_message or "no message given"
 
     @property
     def error_position(self) -> str:
         """Where the last refused row is."""
-        token = self._channel.error_token
+        token = self._handle.state.error_token
         try:
             return "unknown" if token is None else f"{OffsetToken.parse(token).rows} or before it"
         except ValueError:
@@ -153,38 +138,11 @@ class ChannelSession:
         self._await(lambda: not self._chunks)
 
     def release(self, *, is_good: bool) -> None:
-        """Keep client and channel for the next task, or close them after a failure."""
-        pooled, self._pooled = self._pooled, None
-        if pooled is None:
-            return
-        if is_good and self._close_channel():
-            self._pool.give_back(self._options, self.table, pooled)
-        else:
-            self._pool.discard(self._options, self.table, pooled)
-
-    def _close_channel(self) -> bool:
-        """Close the channel; tells whether its client can be used again."""
-        channel = self._channel.channel
-        try:
-            within(
-                self._options.connect_timeout,
-                self._subject,
-                lambda: channel.close(wait_for_flush=False, timeout_seconds=0),
-            )
-        except (SdkError, ConnectError) as exc:
-            # All is committed: nothing depends on it.
-            _log.debug("closing %s: %s", self._subject, type(exc).__name__)
-            return False
-        return True
-
-    @property
-    def _channel(self) -> OpenChannel:
-        if self._opened is None:
-            raise RuntimeError("the channel is not open")
-        return self._opened
+        """Keep the client for the next task, or close it after a failure."""
+        self._handle.release(is_good=is_good)
 
     def _resume_point(self) -> OffsetToken:
-        token = self._parsed(self._channel.committed)
+        token = self._parsed(self._handle.state.committed)
         if token is None or token.batch < self._batch:
             return OffsetToken.begin(self._batch)
         if token.batch > self._batch:
@@ -213,64 +171,10 @@ class ChannelSession:
     def _refused_before(self) -> bool:
         """Tell whether the service has refused rows of this batch in an earlier attempt."""
         try:
-            token = self._parsed(self._channel.error_token)
+            token = self._parsed(self._handle.state.error_token)
         except CheckpointError:
             return False
         return token is not None and token.batch == self._batch
-
-    def _open(self) -> None:
-        """Open the channel, as often as it takes until the time is over."""
-        end = self._clock.monotonic() + self._options.flush_timeout
-        attempt = 0
-        while True:
-            try:
-                self._open_once()
-            except SdkError as exc:
-                cure = cure_of(exc)
-                self._drop_client()
-                if cure is Cure.KEY:
-                    forget_key(self._options)
-                    is_hopeless = attempt > 0
-                else:
-                    is_hopeless = cure in (Cure.MISSING, Cure.NONE)
-                wait = self._backoff.seconds(attempt)
-                if is_hopeless or self._clock.monotonic() + wait > end:
-                    raise user_error(exc, self.table, self._options) from exc
-                _log.warning("%s is opened again in %.1f s: %s", self._subject, wait, told(exc))
-                self._clock.wait(wait)
-                attempt += 1
-            except BaseException:
-                self._drop_client()
-                raise
-            else:
-                return
-
-    def _open_once(self) -> None:
-        if self._pooled is None:
-            self._pooled = self._pool.take(self._options, self.table)
-        client = self._pooled.client
-        # Opened for each batch: only that tells what is committed, because Spark gives a partition
-        # now to this worker and now to that one.
-        channel, status = within(
-            self._options.flush_timeout, self._subject, lambda: client.open_channel(self.name)
-        )
-        self._opened = OpenChannel(channel)
-        self._note(status)
-        count = self._channel.error_count
-        # The count never falls; if it does, the channel was dropped and made anew.
-        self._error_base = count if self._error_base is None else min(self._error_base, count)
-
-    def _drop_client(self) -> None:
-        pooled, self._pooled = self._pooled, None
-        if pooled is not None:
-            self._pool.discard(self._options, self.table, pooled)
-
-    def _note(self, status: Any) -> None:
-        opened = self._channel
-        opened.committed = status.latest_committed_offset_token
-        opened.error_count = status.rows_error_count
-        opened.error_token = status.last_error_offset_token_upper_bound
-        opened.error_message = status.last_error_message
 
     def _pump(self) -> None:
         """Hand to the SDK what it has not yet."""
@@ -278,7 +182,7 @@ class ChannelSession:
         while self._sent < len(self._chunks):
             chunk = self._chunks[self._sent]
             try:
-                self._channel.channel.append_rows(chunk.rows, str(chunk.start), str(chunk.end))
+                self._handle.state.channel.append_rows(chunk.rows, str(chunk.start), str(chunk.end))
             except SdkError as exc:
                 if cure_of(exc) is not Cure.WAIT:
                     self._recover(exc)
@@ -300,7 +204,7 @@ class ChannelSession:
         while not is_done():
             try:
                 if not is_flushed:
-                    self._channel.channel.initiate_flush()
+                    self._handle.state.channel.initiate_flush()
                     is_flushed = True
                 has_moved = self._look()
             except SdkError as exc:
@@ -324,9 +228,7 @@ class ChannelSession:
 
     def _look(self) -> bool:
         """Ask for the status and forget what is committed; tells whether anything was."""
-        channel = self._channel.channel
-        status = within(self._options.flush_timeout, self._subject, channel.get_channel_status)
-        self._note(status)
+        self._handle.look()
         return self._forget_committed()
 
     def _look_safely(self) -> None:
@@ -385,9 +287,9 @@ class ChannelSession:
             ) from exc
         self._check_time(words)
         _log.warning("%s is opened again: %s", self._subject, words)
-        self._drop_client()
+        self._handle.drop_client()
         self._clock.wait(self._backoff.seconds(self._reopens))
-        self._open()
+        self._handle.open()
         self._rewind()
 
     def _rewind(self) -> None:

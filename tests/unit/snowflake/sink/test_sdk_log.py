@@ -10,12 +10,14 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[4] / "src"
 PROGRAM = """
 import logging, os, sys
-logging.basicConfig(level=logging.DEBUG, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s")
+logging.basicConfig(
+    level=logging.DEBUG, stream=sys.stderr, format="%(name)s %(levelname)s %(message)s"
+)
 print("before", flush=True)
 import penstock.snowflake.sink.sdk
 print("after")
 os.write(1, b"raw\\n")
-"""  # noqa: E501
+"""
 
 
 def run(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -99,7 +99,7 @@ def test_types_that_no_alter_changes_are_an_error_also_with_the_right_to(
     sink.query(f"CREATE TABLE {sink.table} (d DATE)")
     with (
         connected(sink.options()) as connection,
-        pytest.raises(SchemaError, match="'d'.*timestamp.*is DATE.*Cast"),  # noqa: RUF043
+        pytest.raises(SchemaError, match=r"'d'.*timestamp.*is DATE.*Cast"),
     ):
         ensure_table(connection, table, needed(d=spark.TimestampType()), EVOLVE)
 
