@@ -76,7 +76,9 @@ def merge_statements(plan: MergePlan, *, is_complete: bool = True) -> list[State
     statements = [
         Statement(Step.CREATE_WORK, f"CREATE OR REPLACE TEMPORARY TABLE {WORK_TABLE} AS {types}"),
         Statement(Step.BEGIN, "BEGIN TRANSACTION"),
-        Statement(Step.FILL_WORK, f"INSERT INTO {WORK_TABLE} {_landed_sql(plan, work, is_complete)}"),
+        Statement(
+            Step.FILL_WORK, f"INSERT INTO {WORK_TABLE} {_landed_sql(plan, work, is_complete)}"
+        ),
         Statement(Step.COUNT, _count_sql(work, is_complete=is_complete)),
         Statement(Step.TRUNCATE, f"DELETE FROM {plan.target}", ("cuts",)),
         Statement(Step.VOID, _VOID_SQL, ("cuts",)),

@@ -43,12 +43,16 @@ class TaskPlace:
     partition: int
     # Whether the channel is used again by a later batch.
     is_lasting: bool = True
+    # Where in the WAL the snapshot was taken whose rows these are. One that was broken off is taken
+    # again with other rows: they get a channel of their own, and the merge voids the first ones.
+    snapshot_lsn: int | None = None
 
     @property
     def channel(self) -> str:
         """The name of its channel: the same for every attempt."""
         # In the form of an unquoted name: the service takes names in requests as SQL does.
-        return f"{self.stream}_{self.partition:05d}".replace("-", "_").upper()
+        snapshot = "" if self.snapshot_lsn is None else f"_S{self.snapshot_lsn:X}"
+        return f"{self.stream}_{self.partition:05d}{snapshot}".replace("-", "_").upper()
 
 
 @dataclass

@@ -11,7 +11,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -49,6 +49,7 @@ class SnowpipeCommitMessage(WriterCommitMessage):
     skipped: int = 0
     dead_lettered: int = 0
     refused: int = 0
+    is_snapshot: bool = False
 
 
 class _SnowpipeWriter:
@@ -65,10 +66,25 @@ class _SnowpipeWriter:
             # No channel is opened for nothing.
             return SnowpipeCommitMessage(place.batch, place.partition)
         ease_collection()
+        place = replace(place, snapshot_lsn=self._snapshot_lsn(first))
         totals = write_partition(
             self._options, self._plans.sink, place, itertools.chain([first], filled)
         )
-        return SnowpipeCommitMessage(place.batch, place.partition, place.channel, **asdict(totals))
+        return SnowpipeCommitMessage(
+            place.batch,
+            place.partition,
+            place.channel,
+            **asdict(totals),
+            is_snapshot=place.snapshot_lsn is not None,
+        )
+
+    def _snapshot_lsn(self, first: pa.RecordBatch) -> int | None:
+        """Tell which snapshot rows are of; a change stream gives those of one in one batch."""
+        if not self._options.merge:
+            return None
+        prefix = self._options.meta_prefix
+        op, lsn = (first.column(prefix + name)[0].as_py() for name in ("op", "lsn"))
+        return lsn if op == "snapshot" else None
 
     def _apply(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
         """Check that every task has written its part of this batch, and merge."""
@@ -89,7 +105,10 @@ class _SnowpipeWriter:
                 refused,
                 self._plans.sink.table,
             )
-        if self._plans.merge is None or not rows or self._options.merge_schedule is not None:
+        if self._plans.merge is None or not rows:
+            return
+        # A task cannot tell when a snapshot is complete, and leaves its rows to us.
+        if self._options.merge_schedule is not None and not any(m.is_snapshot for m in written):
             return
         with connected(self._options) as connection:
             result = apply_merge(
