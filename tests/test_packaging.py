@@ -91,7 +91,17 @@ def test_core_installs_no_sdk(metadata: Message) -> None:
 
 def test_extras_are_the_documented_ones(metadata: Message) -> None:
     extras = set(metadata.get_all("Provides-Extra") or [])
-    assert extras == {"all", "emulator", "java", "postgres", "postgres-server", "pubsub", "spool"}
+    assert extras == {
+        "all",
+        "emulator",
+        "java",
+        "postgres",
+        "postgres-server",
+        "pubsub",
+        "snowflake",
+        "snowflake-emulator",
+        "spool",
+    }
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in sorted(extras) if f"penstock[{name}]" not in readme] == []
 
