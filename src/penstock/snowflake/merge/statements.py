@@ -76,9 +76,7 @@ def merge_statements(plan: MergePlan, *, is_complete: bool = True) -> list[State
     statements = [
         Statement(Step.CREATE_WORK, f"CREATE OR REPLACE TEMPORARY TABLE {WORK_TABLE} AS {types}"),
         Statement(Step.BEGIN, "BEGIN TRANSACTION"),
-        Statement(
-            Step.FILL_WORK, f"INSERT INTO {WORK_TABLE} {_landed_sql(plan, work, is_complete)}"
-        ),
+        Statement(Step.FILL_WORK, _fill_sql(plan, work, is_complete=is_complete)),
         Statement(Step.COUNT, _count_sql(work, is_complete=is_complete)),
         Statement(Step.TRUNCATE, f"DELETE FROM {plan.target}", ("cuts",)),
         Statement(Step.VOID, _VOID_SQL, ("cuts",)),
@@ -102,11 +100,11 @@ def _work_types_sql(plan: MergePlan, work: WorkColumns) -> str:
     return f"SELECT {', '.join(selected)} FROM {plan.target} AS T, {plan.landing} AS L WHERE 1 = 0"
 
 
-def _landed_sql(plan: MergePlan, work: WorkColumns, is_complete: bool) -> str:  # noqa: FBT001
+def _fill_sql(plan: MergePlan, work: WorkColumns, *, is_complete: bool) -> str:
     selected = [f"L.{quote(name)} AS {column}" for name, column in work.by_name.items()]
     selected += _landed_meta(plan)
     kept = "" if is_complete else f" WHERE COALESCE(L.{quote(plan.meta.op)}, '') <> 'snapshot'"
-    return f"SELECT {', '.join(selected)} FROM {plan.landing} AS L{kept}"
+    return f"INSERT INTO {WORK_TABLE} SELECT {', '.join(selected)} FROM {plan.landing} AS L{kept}"
 
 
 def _landed_meta(plan: MergePlan) -> list[str]:

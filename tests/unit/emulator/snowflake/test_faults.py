@@ -23,7 +23,7 @@ from penstock.emulator.snowflake.faults import FaultPlan, SnowflakeFault
     ],
 )
 def test_a_fault_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         SnowflakeFault(**wrong)
 
 
