@@ -56,7 +56,11 @@ def test_wheel_is_pure(wheel: Path, names: list[str]) -> None:
 
 def test_wheel_registers_only_formats_that_exist(names: list[str]) -> None:
     shims = [name for name in names if name.startswith("pyspark_")]
-    assert shims == ["pyspark_penstock_postgres_cdc.py", "pyspark_penstock_pubsub.py"]
+    assert shims == [
+        "pyspark_penstock_postgres_cdc.py",
+        "pyspark_penstock_pubsub.py",
+        "pyspark_penstock_snowpipe.py",
+    ]
 
 
 def test_wheel_tells_type_checkers(names: list[str]) -> None:

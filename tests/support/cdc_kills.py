@@ -66,7 +66,7 @@ class Killed:
         """Run a driver with all queries; it may be dead at the end."""
         with driver(PROGRAM, **_SETTINGS) as running:
             for table, folder in self.folders.items():
-                _clear_half_written(folder)
+                clear_half_written(folder)
                 options = {
                     "url": self._server.url(self._database),
                     "table": table,
@@ -175,7 +175,7 @@ class Killed:
         return found
 
 
-def _clear_half_written(folder: Path) -> None:
+def clear_half_written(folder: Path) -> None:
     """Remove what a kill in the middle of the very first offset leaves: Spark refuses to start.
 
     Its message says to delete the checkpoint, and there is nothing else in it yet.

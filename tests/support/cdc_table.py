@@ -55,7 +55,11 @@ def assert_same_table(
     db: psycopg.Connection[Any], table: str, changes: pa.Table, key: Sequence[str]
 ) -> int:
     """Check that a stream gives exactly its source; gives the number of rows there."""
-    rebuilt = rebuild_table(changes, key)
+    return assert_same_rows(db, table, rebuild_table(changes, key))
+
+
+def assert_same_rows(db: psycopg.Connection[Any], table: str, rebuilt: pa.Table) -> int:
+    """Check that rows are exactly those of a table; gives their number."""
     db.execute(f"CREATE TEMPORARY TABLE rebuilt (LIKE {table})".encode())
     try:
         text = io.BytesIO()

@@ -112,6 +112,20 @@ class SnowflakeEmulator:
             **ROW_MODE_PROPERTIES,
         }
 
+    def sink_options(self) -> dict[str, str]:
+        """Give the options that lead `format("snowpipe")` to this emulator; all but the table."""
+        return {
+            "account": self.account,
+            "user": self.user,
+            "role": self.role,
+            "warehouse": self.warehouse,
+            "database": self.database,
+            "host": self.host,
+            "port": str(self.port),
+            "privateKeyFile": str(self.private_key_file),
+            "sdkProperties": ", ".join(f"{k}={v}" for k, v in ROW_MODE_PROPERTIES.items()),
+        }
+
     def inject(self, fault: SnowflakeFault) -> None:
         """Put a fault in force."""
         self._call("inject", **fault.to_json())

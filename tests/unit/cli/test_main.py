@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -117,10 +118,15 @@ def test_our_errors_are_one_message_and_exit_code_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "extra"), [("emulator pubsub --port 0", "emulator"), ("demo", "all")]
+    ("command", "extra"),
+    [
+        ("emulator pubsub --port 0", "emulator"),
+        ("emulator snowflake --port 0", "snowflake-emulator"),
+        ("demo", "all"),
+    ],
 )
 def test_missing_extra_gives_the_command_that_adds_it(command: str, extra: str) -> None:
-    done = run_without("google grpc ptars", *command.split())
+    done = run_without("google grpc ptars fakesnow trustme", *command.split())
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert f"pip install 'penstock[{extra}]'\n" in done.stderr
@@ -134,12 +140,13 @@ def test_square_brackets_survive_the_printing(capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_port_in_use_is_said_plainly() -> None:
+@pytest.mark.parametrize("service", ["pubsub", "snowflake"])
+def test_port_in_use_is_said_plainly(service: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = run("emulator", "pubsub", "--port", str(port))
+        done = run("emulator", service, "--host", "127.0.0.1", "--port", str(port))
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: Address 127.0.0.1:{port}: ")
     assert "--port" in done.stderr
@@ -169,6 +176,38 @@ def test_emulator_serves_until_it_is_told_to_stop(number: signal.Signals) -> Non
             assert f"export PUBSUB_EMULATOR_HOST={found.group(1)}" in export
             with grpc.insecure_channel(found.group(1)) as channel:
                 grpc.channel_ready_future(channel).result(timeout=30)
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    assert "stopped" in output
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_snowflake_emulator_tells_how_to_connect(number: signal.Signals, tmp_path: Path) -> None:
+    command = ["emulator", "snowflake", "--port", "0", "--directory", str(tmp_path / "kept")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told = "".join(process.stdout.readline() for _ in range(4))
+            found = re.search(r"listens on https://localhost:(\d+)", told)
+            assert found, told
+            authority = re.search(r"SSL_CERT_FILE=(\S+) REQUESTS_CA_BUNDLE=\1", told)
+            assert authority, told
+            context = ssl.create_default_context(cafile=authority[1])
+            with (
+                socket.create_connection(("localhost", int(found[1])), 30) as plain,
+                context.wrap_socket(plain, server_hostname="localhost"),
+            ):
+                pass
+            assert (tmp_path / "kept" / "user_key.p8").stat().st_mode & 0o077 == 0
             process.send_signal(number)
             output, errors = process.communicate(timeout=30)
         finally:
