@@ -22,13 +22,8 @@ from penstock.emulator.snowflake.faults import FaultPlan, SnowflakeFault
         ({"kind": "drop", "count": 0}, "count"),
     ],
 )
-<<<<<<< HEAD
-def test_a_fault_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"."):
-=======
 def test_a_fault_that_cannot_be_is_refused(wrong: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
->>>>>>> snow-emu
         SnowflakeFault(**wrong)
 
 
