@@ -35,6 +35,22 @@ def test_types_are_described_as_they_were_declared(lake: Lake) -> None:
     assert {row[0]: row[1] for row in lake.run(f"DESCRIBE TABLE {table}")} == types
 
 
+def test_nulls_of_all_types_arrive_as_nulls(lake: Lake) -> None:
+    types = (
+        *("NUMBER(10,2)", "FLOAT", "BOOLEAN", "VARCHAR", "BINARY", "DATE", "TIME"),
+        *("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ", "VARIANT", "ARRAY", "OBJECT"),
+    )
+    columns = [f"C{number} {kind}" for number, kind in enumerate(types)]
+    table = lake.table(", ".join(columns))
+    lake.run(
+        f"INSERT INTO {table} (C7, C9) VALUES ('2026-01-02 03:04:05', '2026-01-02 03:04:05+00')"
+    )
+    lake.run(f"INSERT INTO {table} (C0) VALUES (NULL)")
+    full, empty = sorted(lake.run(f"SELECT * FROM {table}"), key=lambda row: row[7] is None)
+    assert (full[7].year, full[9].year) == (2026, 2026)
+    assert set(empty) == {None}
+
+
 def test_a_table_changes_its_form(lake: Lake) -> None:
     table = lake.table("A NUMBER(5,0) NOT NULL, B VARCHAR(5)")
     lake.run(f"INSERT INTO {table} VALUES (1, 'x')")

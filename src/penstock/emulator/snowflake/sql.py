@@ -18,7 +18,7 @@ from base64 import b64encode
 from typing import Any
 
 import snowflake.connector.errors
-from fakesnow.arrow import to_ipc, to_sf
+from fakesnow.arrow import to_ipc
 from fakesnow.converter import from_binding
 from fakesnow.expr import normalise_ident
 from fakesnow.rowtype import describe_as_rowtype
@@ -31,6 +31,7 @@ from starlette.responses import JSONResponse, Response
 from penstock.emulator.snowflake.cursor import Cursor
 from penstock.emulator.snowflake.database import Connection, Database
 from penstock.emulator.snowflake.errors import JWT_INVALID, LoginRefusedError, RefusedError
+from penstock.emulator.snowflake.results import result_form
 from penstock.emulator.snowflake.statements import Statements
 from penstock.emulator.snowflake.users import Users
 
@@ -182,7 +183,7 @@ def _answer(cursor: Cursor, session: Session, type_id: int) -> Response:
             "total": table.num_rows,
         }
     else:
-        packed = b64encode(to_ipc(to_sf(table, answer["rowtype"]))).decode()
+        packed = b64encode(to_ipc(result_form(table, answer["rowtype"]))).decode()
         answer |= {
             "queryResultFormat": "arrow",
             "rowsetBase64": packed,
