@@ -71,6 +71,7 @@ def test_demo_runs_and_its_numbers_add_up(environment: dict[str, str], place: Pa
     assert "all 3,000 orders came back, and their sums match" in done.stdout
     assert "3 failures of Pub/Sub were ridden out" in done.stdout
     assert "the copy of the PostgreSQL table is right" in done.stdout
+    assert "the table in Snowflake says what PostgreSQL says" in done.stdout
     assert_nothing_is_left(place)
 
 

@@ -74,8 +74,10 @@ def start_changes(spark: SparkSession, url: str, folder: Path, replica: Replica)
     return query  # noqa: RET504 - the lines above are shown, this one is not
 
 
-def show_changes(show: Show, spark: SparkSession, folder: Path, stack: ExitStack) -> None:
-    """Tell the chapter, and check that copy and table are the same."""
+def show_changes(
+    show: Show, spark: SparkSession, folder: Path, stack: ExitStack
+) -> tuple[psycopg.Connection[Any], str]:
+    """Tell the chapter, and check that copy and table are the same; gives the way to the table."""
     started = time.monotonic()
     server = stack.enter_context(postgres_server())
     url = server.url()
@@ -103,6 +105,7 @@ def show_changes(show: Show, spark: SparkSession, folder: Path, stack: ExitStack
         f"the copy of the PostgreSQL table is right: {len(table):,} rows",
         holds=replica.rows == table,
     )
+    return connection, url
 
 
 def _table(connection: psycopg.Connection[Any]) -> dict[int, Row]:

@@ -1,8 +1,8 @@
 """The story of the demo: orders from files go through Spark into Pub/Sub, and come back.
 
-The last chapter, in `changes`, is about PostgreSQL. Servers are child processes, Spark runs
-in local mode, and all files are in one temporary directory: everything is gone at the end, also
-after Ctrl-C. The code shown is the code that runs.
+The last chapters, in `changes` and `chain`, go from PostgreSQL to Snowflake. Servers are child
+processes, Spark runs in local mode, and all files are in one temporary directory: everything is
+gone at the end, also after Ctrl-C. The code shown is the code that runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from penstock.demo.chain import show_chain
 from penstock.demo.changes import show_changes
 from penstock.demo.consume import start_totals, watch_totals
 from penstock.demo.interruption import Interruption
 from penstock.demo.show import Show
 from penstock.demo.spark import quiet_spark
-from penstock.testing import Fault, PubSubEmulator, pubsub_emulator
+from penstock.testing import Fault, PubSubEmulator, pubsub_emulator, snowflake_emulator
 
 PROJECT = "demo"
 TOPIC = "projects/demo/topics/orders"
@@ -251,6 +252,8 @@ def tell(
     show.code(create_resources)
     create_resources()
 
+    # Before Spark: its processes learn from their environment whom to trust.
+    snowflake = stack.enter_context(snowflake_emulator())
     show.step("A local Spark")
     started = time.monotonic()
     spark = stack.enter_context(quiet_spark(folder))
@@ -293,7 +296,10 @@ def tell(
     watch_totals(show, spark, start_totals(spark, folder), emulator, SUBSCRIPTION)
 
     show.step("Changes of a PostgreSQL table")
-    show_changes(show, spark, folder, stack)
+    connection, url = show_changes(show, spark, folder, stack)
+
+    show.step("The same table in Snowflake", "Which is a local one, too:")
+    show_chain(show, spark, folder, connection, url, snowflake)
     return show.verdict()
 
 
@@ -306,7 +312,7 @@ def run_demo(messages: int, console: Console | None = None) -> bool:
     show = Show(console or Console(highlight=False))
     show.title(
         "Orders in files -> Spark -> Pub/Sub -> Spark again; a PostgreSQL table and its changes -> "
-        "Spark. Nothing leaves this machine."
+        "Spark -> Snowflake. Nothing leaves this machine."
     )
     with contextlib.ExitStack() as stack:
         # Entered first, to end last: an end by Ctrl-C or SIGTERM cleans up like any other.
@@ -323,7 +329,7 @@ def run_demo(messages: int, console: Console | None = None) -> bool:
             show.check(f"the demo ran to its end: {exc}", holds=False)
             return show.verdict()
         interruption.leave_if_asked()
-    show.line("Emulator, PostgreSQL, Spark and files are gone. Next, for experiments of your own:")
+    show.line("Emulators, PostgreSQL, Spark and files are gone. Next, for experiments of your own:")
     show.line(
         "  penstock emulator pubsub\n  penstock options pubsub\n  penstock options postgres_cdc"
     )
