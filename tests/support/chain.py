@@ -33,7 +33,7 @@ from tests.support.source_cluster import Driver, driver
 from tests.support.spark import wait_until
 
 # Generous: the machine may be busy.
-_PATIENCE_SECONDS = 180.0
+_PATIENCE_SECONDS = 240.0
 # Of these the landing table is left alone until the end, and then merged by its task.
 SCHEDULED = "items"
 CHAINED = ("orders", "items", "audit")
