@@ -20,3 +20,9 @@ settings.load_profile("penstock")
 def spark() -> Iterator[SparkSession]:
     with spark_session() as session:
         yield session
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: "/integration/" not in item.path.as_posix())
