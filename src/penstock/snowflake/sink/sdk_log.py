@@ -16,6 +16,8 @@ import threading
 _log = logging.getLogger("penstock.snowflake.sdk")
 _LINE = re.compile(rb"\S+Z \| (?P<level>[A-Z]+) +\| (?P<text>.*)", re.DOTALL)
 _LEVELS = {b"ERROR": logging.ERROR, b"WARN": logging.WARNING, b"INFO": logging.INFO}
+# Of no interest: a task opens its channel anew for each batch, when all of the last is committed.
+_EXPECTED = b"An acknowledgement callback was already registered"
 # Addresses of requests carry ids of no use; keys and tokens are never in these lines.
 _LOCK = threading.Lock()
 _is_captured = False
@@ -56,4 +58,6 @@ def _pass_on(source: int, kept: int) -> None:
                 os.write(kept, line)
                 continue
             level = _LEVELS.get(match["level"], logging.DEBUG)
+            if match["text"].startswith(_EXPECTED):
+                level = logging.DEBUG
             _log.log(level, "%s", match["text"].decode(errors="replace").rstrip())
