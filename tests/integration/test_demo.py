@@ -20,7 +20,7 @@ from penstock._core.java import ensure_java
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "penstock.cli.main", "demo", "--messages", "3000"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def assert_nothing_is_left(folder: Path) -> None:
 def test_demo_runs_and_its_numbers_add_up(environment: dict[str, str], place: Path) -> None:
     """All orders come back, failures of Pub/Sub included, and nothing is left behind."""
     done = subprocess.run(
-        DEMO, env=environment, capture_output=True, text=True, timeout=200, check=False
+        DEMO, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -111,7 +111,7 @@ def test_example_of_the_readme_runs(environment: dict[str, str], tmp_path: Path)
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr
