@@ -30,7 +30,7 @@ demo: java ## Watch events go through Pub/Sub and changes out of PostgreSQL, on 
 	@$(BIN)/penstock demo $(ARGS)
 
 test: java ## Run all tests (choose with ARGS="-k name")
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(INSTALLED) ## Check style, types and spelling; changes nothing
 	$(BIN)/ruff check $(PRESENT)

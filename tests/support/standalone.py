@@ -180,6 +180,13 @@ class Standalone:
         worker.terminate()
         wait_until(lambda: not any(map(is_running, executors)), _END_SECONDS, lambda: executors)
         wait_until(lambda: worker.address not in self.alive(), _END_SECONDS, self.state)
+        # An executor that was being started at that moment may live on without its worker; a
+        # machine that goes takes it along.
+        for process in psutil.process_iter():
+            if _is_of(process, self._directory) and address_of(process) == worker.address:
+                with contextlib.suppress(psutil.Error):
+                    if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                        process.kill()
 
     def state(self) -> Any:
         """What a test shows when it waits in vain."""
